@@ -77,6 +77,8 @@ class ModeSupport:
     """Kernels are recorded and replayed."""
     fuses: bool = False
     """Inductor makes the kernels, so that the options of `inductor` act."""
+    replays_fused: bool = False
+    """Those kernels can be recorded and replayed (`inductor.replay`)."""
     trains: bool = False
     """Gradients flow through what is compiled."""
     caches: bool = False

@@ -191,6 +191,12 @@ class Backend:
         """torch._dynamo.reset() calls it."""
         self.notices.reset()
 
+    @property
+    def records(self) -> bool:
+        """Whether kernels are recorded and replayed: those that eager calls, or those that Inductor makes."""
+        support = self.target.support(self.mode)
+        return support.captures or (support.replays_fused and self.inductor.replays)
+
     @cached_property
     def frozen(self) -> FrozenWeights:
         """Over the weights that graphs of this backend have as constants."""

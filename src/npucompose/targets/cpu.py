@@ -32,12 +32,14 @@ from npucompose.vendor.devices import cpu
 if TYPE_CHECKING:
     from torch import fx
 
+    from npucompose.replay.front.generated_cache import GeneratedCache, HowOften
     from npucompose.replay.memory.arena import Arena
     from npucompose.replay.plan import Workers
     from npucompose.results.graphs import Partition
     from npucompose.results.streams import StreamTimes
     from npucompose.schema.cost_table import CostTable
     from npucompose.targets.compilation import Backend, Compilation
+    from npucompose.targets.frozen_weights import Watch
 
 LinearLibrary = Literal["auto", "mkl", "onednn"]
 
@@ -83,7 +85,7 @@ class CpuTarget(Target):
     previews_npu: ClassVar[bool] = True
     runs_plain: ClassVar[bool] = True
     modes: ClassVar[Mapping[str, ModeSupport]] = {
-        "max-autotune": ModeSupport(fuses=True, trains=True),
+        "max-autotune": ModeSupport(fuses=True, replays_fused=True, trains=True),
         **{mode: ModeSupport(captures=True, options=names.supported) for mode, names in CACHE_OPTIONS.items()},
         "eager": ModeSupport(compiles=False),
     }
@@ -228,7 +230,7 @@ class CpuTarget(Target):
         for compilation in backend.compilations:
             lowered, module = compilation.lowered, compilation.graph_module
             last = lowered.last if isinstance(lowered, GraphCache) else None
-            if not isinstance(last, CapturedGraph):
+            if not isinstance(last, CapturedGraph) or last.threads is None:
                 continue
             times = measured(last, module, made_up_inputs(module.graph))
             if times is not None:
@@ -245,7 +247,31 @@ class CpuTarget(Target):
         from npucompose.targets import inductor
 
         chosen = partial(inductor.choose_linears, library=self.linear)
-        return inductor.through_inductor(backend, graph_module, example_inputs, frozen=chosen)
+        recorded = partial(self._recorded, backend) if backend.records else None
+        return inductor.through_inductor(backend, graph_module, example_inputs, frozen=chosen, recorded=recorded)
+
+    def _recorded(self, backend: Backend, compiled: Any, fixed: frozenset[int], watch: Watch | None) -> GeneratedCache:
+        """What Inductor made of a graph, recorded as other graphs are."""
+        from torch.fx import Graph, GraphModule
+
+        from npucompose.replay.front.generated_cache import GeneratedCache
+        from npucompose.targets.inductor_code import InductorCode, UnreadCode
+
+        try:
+            code = InductorCode.of(compiled)
+        except UnreadCode as why:
+            code = f"its code {why}"
+        request = LowerRequest(
+            mode=backend.mode,
+            graph_module=GraphModule({}, Graph()),
+            example_inputs=(),
+            static_inputs=fixed,
+            options=backend.options,
+            memory=backend.common_memory,
+            at_once=backend.records_at_once,
+            constants=watch,
+        )
+        return GeneratedCache(request, compiled, code, **self._how(request))
 
     def partition(self, mode: str, graph_module: fx.GraphModule) -> Partition | None:
         from npucompose.replay.front.segments import planned
@@ -260,15 +286,15 @@ class CpuTarget(Target):
     def lower(self, request: LowerRequest) -> Lowered:
         from npucompose.replay.front.graph_cache import GraphCache, lowered
 
-        names = CACHE_OPTIONS[request.mode]
-        cache = GraphCache(
-            request,
-            capture_limit=request.options[names.capture_limit],
-            clone_output=request.options[names.clone_output],
-            executor="torchscript" if self.executor == "portable" else "native",
-            when_full=self.when_full,
-            when_new="at_once" if request.at_once else self.when_new,
-            workers=self.workers,
-            partial=request.partial,
-        )
-        return lowered(cache, "cpu")
+        return lowered(GraphCache(request, partial=request.partial, **self._how(request)), "cpu")
+
+    def _how(self, request: LowerRequest) -> HowOften:
+        names = CACHE_OPTIONS.get(request.mode, CACHE_OPTIONS["reduce-overhead"])
+        return {
+            "capture_limit": request.options[names.capture_limit],
+            "clone_output": request.options[names.clone_output],
+            "executor": "torchscript" if self.executor == "portable" else "native",
+            "when_full": self.when_full,
+            "when_new": "at_once" if request.at_once else self.when_new,
+            "workers": self.workers,
+        }
