@@ -303,7 +303,7 @@ class Segmented:
 
     def __call__(self, inputs: Sequence[Any]) -> list[Any]:
         if watchers:
-            note(SeenCall(None, list(inputs), [], 0, self.partition().words))
+            note(SeenCall(None, list(inputs), [], 0, cut=self.partition().words))
         values: dict[fx.Node, Any] = dict(zip(self._placeholders, inputs, strict=True))
         made: Any = ()
         for part, call in self._steps:
