@@ -129,7 +129,7 @@ def test_trust_from_a_file_is_refused(
     status = run(["--config-dir", str(folder), "experiment=sly"], program="run.py")
     told = capsys.readouterr().err
     assert status == 2
-    assert "trust=true comes from conf/experiment/sly.yaml" in told
+    assert "(conf/experiment/sly.yaml:6)" in told
     assert sorted(p.name for p in tmp_path.iterdir()) == ["conf"]
 
 

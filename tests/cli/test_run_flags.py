@@ -122,7 +122,7 @@ def test_a_search_refuses_what_needs_known_points(flag: str, folder: Path, capsy
     pytest.importorskip("optuna")
     asked = ["search=optuna", "search.objectives={p50_us: minimize}", "search.space={seed: {low: 0, high: 3}}"]
     assert main(["run", "-m", "model=add", *asked, flag]) == 2
-    assert capsys.readouterr().err.startswith(f"npucompose: {flag} is for points that are known")
+    assert capsys.readouterr().err.startswith(f"npucompose: {flag} needs jobs that are known")
     assert files(folder) == set()
 
 

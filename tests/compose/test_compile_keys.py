@@ -121,7 +121,9 @@ def test_the_pipeline_of_that_name_turns_the_export_on_and_tells_what_torchair_t
 
 @pytest.mark.parametrize("mode", ["reduce-overhead", "npugraph_ex"])
 def test_captured_graphs_cannot_be_exported(mode: str) -> None:
-    assert f"export_mode=true does not act in mode={mode}" in refused(f"mode={mode}", "pipeline=export")
+    told = refused(f"mode={mode}", "pipeline=export")
+    assert told.startswith("compiler.export.export_mode=true (conf/pipeline/export.yaml, chosen on the command line)")
+    assert f" does not act in mode={mode}; it acts in: max-autotune" in told
 
 
 # What a step with gradients is.

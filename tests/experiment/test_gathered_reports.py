@@ -62,7 +62,10 @@ def test_runs_in_a_folder_are_sorted_and_those_without_the_figure_are_last(runs:
         gather([runs.parent / "empty"], sort="p50_us")
 
 
-def test_a_store_sorts_by_itself_and_is_the_default(runs: Path) -> None:
+def test_a_store_sorts_by_itself_and_is_the_default(
+    runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)  # single runs of the folder are listed, too
     found = gather([], sort="p50_us")
     assert names(found) == ["seed=1", "seed=2"]
     assert names(gather([], sort="p50_us", descending=True, limit=1)) == ["model=add seed=2"]

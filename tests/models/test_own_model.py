@@ -221,7 +221,7 @@ def test_a_yaml_of_ones_own_never_brings_trust(block: str, tmp_path: Path) -> No
     with pytest.raises(ConfigError, match="trust is false"):
         check(Composer(config_dirs=[block]).compose(["model=block"]))
     file.write_text("# @package _global_\ntrust: true\nmodel: {name: python, factory: 'net:make'}\n")
-    with pytest.raises(ConfigError, match=r"trust=true comes from conf/model/block.yaml"):
+    with pytest.raises(ConfigError, match=r"'trust' is true, and only the command line .*my_conf/model/block.yaml:2"):
         check(Composer(config_dirs=[block]).compose(["model=block"]))
 
 
