@@ -234,7 +234,9 @@ def work(payload: Mapping[str, Any], notify: Notify) -> dict[str, Any]:
     job = Job.from_composed(Composed(tree=payload["tree"], provenance=payload["provenance"]))
     store, files = store_at(payload["store"]), Path(payload["files"])
     activity.listen(lambda words: notify(Event(kind="progress", text=words)))
-    job.checked.target.start_build(job.checked.experiment.mode.name)
+    asked = job.checked.experiment
+    if asked.inductor.replays or not asked.mode.spec.fuses:
+        job.checked.target.start_build(asked.mode.name)
     session = Session(job.checked, Folders(files=files, cache=_cache(job, store)))
     session.set_up()
     runner = Runner(

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from npucompose.targets.compilation import Backend, Compilation
     from npucompose.targets.frozen_weights import Watch
 
+NO_REPLAYER = "there is no native replayer here"
 LinearLibrary = Literal["auto", "mkl", "onednn"]
 
 
@@ -179,7 +180,8 @@ class CpuTarget(Target):
         return (f"the portable replayer is used: {build.in_one_line(why)}",) if why else ()
 
     def _uses_native(self, mode: str) -> bool:
-        return self.support(mode).captures and self.executor != "portable"
+        support = self.support(mode)
+        return (support.captures or support.replays_fused) and self.executor != "portable"
 
     def _replayer(self) -> Literal["native", "portable"]:
         return "portable" if self.executor == "portable" or self._why_not_native() else "native"
@@ -207,7 +209,7 @@ class CpuTarget(Target):
         try:
             build.load()
         except build.Unavailable as error:
-            if self.executor == "native":
+            if self.executor == "native" and self.support(mode).captures:
                 raise CaptureError(f"target.executor=native: {error}") from None
 
     def identity(self) -> Mapping[str, str]:
@@ -258,7 +260,7 @@ class CpuTarget(Target):
         from npucompose.targets.inductor_code import InductorCode, UnreadCode
 
         try:
-            code = InductorCode.of(compiled)
+            code = InductorCode.of(compiled) if self._replayer() == "native" else NO_REPLAYER
         except UnreadCode as why:
             code = f"its code {why}"
         request = LowerRequest(
