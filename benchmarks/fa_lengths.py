@@ -175,7 +175,7 @@ def results() -> list[dict[str, Any]]:
 
 def measured() -> list[dict[str, Any]]:
     """All rows, each in a process of its own that is forked from one with torch loaded."""
-    os.environ.update(NPUCOMPOSE_STANDIN="1", TORCH_DEVICE_BACKEND_AUTOLOAD="0")
+    os.environ.update(NPUCOMPOSE_SIMULATED_NPU="1", TORCH_DEVICE_BACKEND_AUTOLOAD="0")
     os.chdir(HERE)  # the factories of fa_models.py are found in the working directory
     for module in LOADED_FIRST:
         importlib.import_module(module)

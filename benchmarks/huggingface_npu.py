@@ -117,7 +117,7 @@ def _write(rows: Sequence[Mapping[str, Any]]) -> None:
 
 def _measure(wanted: Sequence[tuple[str, str]]) -> None:
     """Each in a process that is forked from one with torch and the library loaded, and stored when it is done."""
-    os.environ.update(NPUCOMPOSE_STANDIN="1", TORCH_DEVICE_BACKEND_AUTOLOAD="0")
+    os.environ.update(NPUCOMPOSE_SIMULATED_NPU="1", TORCH_DEVICE_BACKEND_AUTOLOAD="0")
     for module in LOADED_FIRST:
         importlib.import_module(module)
     with get_context("fork").Pool(1, maxtasksperchild=1) as pool:

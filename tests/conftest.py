@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import signal
 import sys
@@ -16,7 +15,7 @@ if TYPE_CHECKING:
     from npucompose.streams.strategies.instance import TimedPlan
 
 GOLDEN = Path(__file__).parent / "golden"
-pytest_plugins = ("tests.shuffled", "tests.skips")
+pytest_plugins = ("tests.cold", "tests.shuffled", "tests.skips")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -42,13 +41,6 @@ def pytest_configure(config: pytest.Config) -> None:
         from tests.npu.results import Results
 
         config.pluginmanager.register(Results(config), "npu results")
-
-
-@pytest.hookimpl(trylast=True)
-def pytest_collection_finish() -> None:
-    """What was collected stays to the end: a collector that looks at it takes half a second each time."""
-    gc.collect()
-    gc.freeze()
 
 
 @pytest.fixture

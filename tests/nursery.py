@@ -334,6 +334,7 @@ def main() -> None:
     _prctl(PR_SET_CHILD_SUBREAPER, 1)
     gc.collect()
     gc.freeze()
+    gc.set_threshold(20_000)  # as the tests themselves: cold.py
     nursery = _Nursery(name, own_path, read)
     os.write(1, b"ready\n")
     nursery.serve()

@@ -10,20 +10,44 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from attrs import frozen
 from torch import Tensor, nn
-from transformers import StaticCache  # pyright: ignore[reportMissingImports]
+from transformers import DynamicCache, StaticCache  # pyright: ignore[reportMissingImports]
 from transformers.cache_utils import EncoderDecoderCache, StaticLayer  # pyright: ignore[reportMissingImports]
 
 from npucompose.errors import ConfigError
 from npucompose.models.base import Built, Inputs, generator, inference
 from npucompose.models.generation import Generation
 from npucompose.schema.scenario import Scenario
+from npucompose_extensions.pretrained.small_configs import POSITIONS
 
 FIRST_IDS = 3
 STEPS = 8
 """Tokens of a comparison of scenario=decode with eager."""
-PLACES = ("max_target_positions", "max_position_embeddings", "n_positions")
-"""Keys of a configuration that bound the positions of a decoder."""
+
+
+@frozen(kw_only=True, eq=False)
+class Prompt:
+    """What a text begins with; `read` is the input of `prefill`."""
+
+    read: Tensor
+    """Tokens [batch, length] of a decoder, or of an encoder before it; features, where the encoder reads no text."""
+    begin: Tensor | None = None
+    """The first tokens of the decoder behind an encoder, [batch, at least one]; None where there is no encoder."""
+
+    @property
+    def first(self) -> int:
+        """Position of the first token that follows."""
+        return self.read.shape[1] if self.begin is None else self.begin.shape[1]
+
+    @property
+    def length(self) -> int:
+        """Positions that a text of tokens takes in the encoder, or in the decoder before the first new token."""
+        return self.first if self.read.is_floating_point() else self.read.shape[1]
+
+
+Prompts = Callable[[int, int], Prompt]
+"""(batch, tokens of each) -> the prompt of these sizes."""
 
 
 class CacheLayer(StaticLayer):
@@ -61,15 +85,14 @@ class Cached(nn.Module):
         super().__init__()
         self.inner = inner
         weight = next(inner.parameters())
-        kept = _layers(inner, encoded)
+        kept, crossed = _layer_sizes(inner, encoded)
         self.register_buffer("start", torch.zeros(1, dtype=torch.long, device=weight.device))
         self.register_buffer("nowhere", torch.zeros(1, dtype=torch.long, device=weight.device))
         made = [CacheLayer(places, self.start) for _ in kept]
-        cross = [CacheLayer(encoded.shape[1], self.nowhere) for _ in kept] if encoded is not None else []
+        cross = [CacheLayer(encoded.shape[1], self.nowhere) for _ in crossed] if encoded is not None else []
         self.layers = [*made, *cross]
-        for layer, like in zip(self.layers, [*kept, *kept], strict=False):
-            keys, values = (weight.new_zeros(batch, like.num_heads, 1, n) for n in (like.k_head_dim, like.v_head_dim))
-            layer.lazy_initialization(keys, values)
+        for layer, (heads, key, value) in zip(self.layers, (*kept, *crossed), strict=True):
+            layer.lazy_initialization(*(weight.new_zeros(batch, heads, 1, size) for size in (key, value)))
         self.cache = self._cache(made, cross)
         if encoded is not None:
             self.register_buffer("encoded", torch.zeros_like(encoded))
@@ -148,18 +171,16 @@ class Decode(nn.Module):
 
 
 class EncoderPrefill(nn.Module):
-    """forward(prompt) -> (the first token of the decoder, its logits): the encoder reads the prompt, and its keys and
-    values lie in the cache from then on.
+    """forward(prompt) -> (the decoder's token behind `begin`, its logits): the encoder reads the prompt, and its keys
+    and values lie in the cache from then on.
     """
 
     cached: Cached
     begin: Tensor
 
-    def __init__(self, cached: Cached) -> None:
+    def __init__(self, cached: Cached, begin: Tensor) -> None:
         super().__init__()
         self.cached = cached
-        shape, device = (cached.encoded.shape[0], 1), cached.encoded.device
-        begin = torch.full(shape, _first_of_decoder(cached.inner), dtype=torch.long, device=device)
         self.register_buffer("begin", begin)
 
     def forward(self, prompt: Tensor) -> tuple[Tensor, Tensor]:
@@ -193,28 +214,31 @@ class EncoderDecode(nn.Module):
         return _next(out.logits)
 
 
-def built(inner: Any, scenario: Scenario, prompt: Callable[[int, int], Tensor], seed: int) -> Built:
-    """The step that `scenario` names, behind or on `prompt(batch, tokens)`, and what makes other generations."""
+def built(inner: Any, scenario: Scenario, prompts: Prompts, seed: int) -> Built:
+    """The step that `scenario` names, behind or on `prompts(batch, tokens)`, and what makes other generations."""
 
     def made(batch: int, tokens: int, new_tokens: int) -> Generation:
-        return generation(inner, prompt(batch, tokens), new_tokens)
+        return generation(inner, prompts(batch, tokens), new_tokens)
 
+    for batch, tokens in scenario.points:
+        _check_positions(inner, prompts(batch, tokens), scenario.new_tokens)
     one = made(*scenario.points[0], scenario.new_tokens)
     if scenario.name == "prefill":
 
-        def prompts(step: int) -> Inputs:
+        def others(step: int) -> Inputs:
             return {"prompt": _other(one.prompt, generator(seed, step), inner)}
 
-        return Built(module=one.prefill, inputs=prompts, generations=made)
+        return Built(module=one.prefill, inputs=others, generations=made)
     with torch.no_grad():
         one.prefill(one.prompt)
     vocabulary = inner.config.get_text_config(decoder=True).vocab_size
 
-    def tokens(step: int) -> Inputs:
+    def tokens_of(step: int) -> Inputs:
         token = torch.randint(0, vocabulary, (one.batch, 1), generator=generator(seed, step))
         return {"token": token, "position": torch.tensor([one.first + step % (scenario.new_tokens - 1)])}
 
-    return Built(module=one.decode, inputs=tokens, steps=min(STEPS, scenario.new_tokens - 1), generations=made)
+    steps = min(STEPS, scenario.new_tokens - 1)
+    return Built(module=one.decode, inputs=tokens_of, steps=steps, generations=made)
 
 
 def _other(prompt: Tensor, chance: torch.Generator, inner: Any) -> Tensor:
@@ -225,31 +249,53 @@ def _other(prompt: Tensor, chance: torch.Generator, inner: Any) -> Tensor:
     return torch.randint(min(FIRST_IDS, vocabulary - 1), vocabulary, prompt.shape, generator=chance)
 
 
-def generation(inner: Any, prompt: Tensor, new_tokens: int) -> Generation:
-    """Steps of `inner` that begin with `prompt`, with a cache of their own; ConfigError for a class that cannot."""
-    name, config = type(inner).__name__, inner.config
+def prompt_of(inner: Any, read: Tensor, begin: Tensor | None) -> Prompt:
+    """A prompt for `inner`; ConfigError for a class that generates no text.
+
+    `begin`: tokens of the decoder, which are the prompt where an encoder reads no text (speech, images); behind an
+    encoder of texts the decoder begins with one token, as in the library's own generation.
+    """
     if not inner.can_generate():
         raise ConfigError(
-            f"model.architecture '{name}' generates no text: choose a class with a language model's head."
+            f"model.architecture '{type(inner).__name__}' generates no text: choose a class with a language model's "
+            "head."
         )
-    prompt = prompt.to(next(inner.parameters()).device)
-    both = bool(getattr(config, "is_encoder_decoder", False))
-    first = 1 if both else prompt.shape[1]
-    most = next((size for key in PLACES if (size := getattr(config, key, None))), None)
-    if most is not None and first + new_tokens > most and not _relative(config):
+    if begin is None:
+        return Prompt(read=read)
+    begin = begin if read.is_floating_point() else begin[:, :1]
+    begin[:, 0] = _first_of_decoder(inner)
+    return Prompt(read=read, begin=begin)
+
+
+def _check_positions(inner: Any, prompt: Prompt, new_tokens: int) -> None:
+    """ConfigError where a text would be longer than the class has positions for."""
+    most = next((size for key in POSITIONS if (size := getattr(inner.config, key, None))), None)
+    last = max(prompt.length, prompt.first + new_tokens)
+    if most is not None and last > most and not _relative(inner.config):
         raise ConfigError(
-            f"scenario.new_tokens={new_tokens} ends at position {first + new_tokens}, and '{name}' has {most}: set "
-            "fewer, or more positions in model.config."
+            f"scenario.prompt={prompt.length} with scenario.new_tokens={new_tokens} ends at position {last}, and "
+            f"'{type(inner).__name__}' has {most}: set fewer, or more positions in model.config."
         )
+
+
+def generation(inner: Any, prompt: Prompt, new_tokens: int) -> Generation:
+    """Steps of `inner` that begin with `prompt`, with a cache of their own; ConfigError for a class that cannot."""
+    device = next(inner.parameters()).device
+    read = prompt.read.to(device)
     with torch.no_grad():
-        encoded = inner.get_encoder()(prompt)[0] if both else None
-    cached = Cached(inner, prompt.shape[0], first + new_tokens, encoded)
+        encoded = inner.get_encoder()(read)[0] if prompt.begin is not None else None
+    cached = Cached(inner, read.shape[0], prompt.first + new_tokens, encoded)
+    if prompt.begin is None:
+        steps = Prefill(cached), Decode(cached)
+    else:
+        steps = EncoderPrefill(cached, prompt.begin.to(device)), EncoderDecode(cached)
+    prefill, decode = map(inference, steps)
     return Generation(
-        prefill=inference((EncoderPrefill if both else Prefill)(cached)),
-        decode=inference((EncoderDecode if both else Decode)(cached)),
-        prompt=prompt,
-        first=first,
-        batch=prompt.shape[0],
+        prefill=prefill,
+        decode=decode,
+        prompt=read,
+        first=prompt.first,
+        batch=read.shape[0],
         new_tokens=new_tokens,
         cache_bytes=cached.cache_bytes,
     )
@@ -267,9 +313,14 @@ def _relative(config: Any) -> bool:
     return getattr(config, "relative_attention_num_buckets", None) is not None
 
 
-def _layers(inner: Any, encoded: Tensor | None) -> list[Any]:
-    """The layers of the library's own static cache, which one call has given their sizes; ConfigError where one is not
-    a plain one."""
+LayerSize = tuple[int, int, int]
+"""(heads, size of a key, size of a value)."""
+
+
+def _layer_sizes(inner: Any, encoded: Tensor | None) -> tuple[list[LayerSize], list[LayerSize]]:
+    """Of each layer of the decoder, and of what it keeps of the encoder's result, as one call has them; ConfigError
+    where the class keeps anything else. No key of a configuration is asked, which has many names for them.
+    """
     cache: Any = StaticCache(config=inner.config, max_cache_len=1)
     others = sorted({type(layer).__name__ for layer in cache.layers if type(layer) is not StaticLayer})
     if others:
@@ -279,14 +330,15 @@ def _layers(inner: Any, encoded: Tensor | None) -> list[Any]:
             "configuration with full attention in every layer."
         )
     token = torch.zeros(1, 1, dtype=torch.long, device=next(inner.parameters()).device)
-    given = {"input_ids": token, "past_key_values": cache}
+    kept, crossed = DynamicCache(), DynamicCache()
+    given: dict[str, Any] = {"input_ids": token, "past_key_values": kept}
     if encoded is not None:
-        crossed = StaticCache(config=inner.config, max_cache_len=encoded.shape[1])
-        given = {
-            "decoder_input_ids": token,
-            "encoder_outputs": (encoded[:1],),
-            "past_key_values": EncoderDecoderCache(cache, crossed),
-        }
+        both = EncoderDecoderCache(kept, crossed)
+        given = {"decoder_input_ids": token, "encoder_outputs": (encoded[:1],), "past_key_values": both}
     with torch.no_grad():
         inner(**given, use_cache=True)
-    return cache.layers
+    return _sizes(kept), _sizes(crossed)
+
+
+def _sizes(cache: Any) -> list[LayerSize]:
+    return [(layer.keys.shape[1], layer.keys.shape[-1], layer.values.shape[-1]) for layer in cache.layers]

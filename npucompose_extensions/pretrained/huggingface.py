@@ -52,6 +52,7 @@ class Transformers(Model):
     batch: int = option(1, "texts, images or recordings", ge=1)
     tokens: int = option(16, "tokens of a text", ge=1)
     scenario: Scenario = option(factory=Scenario, doc="what is run of the model", from_experiment="scenario")
+    device: str = option("cpu", "whose kernels run it", from_experiment="device")
     frames: int = option(64, "frames of speech features; a class with a fixed length has its own", ge=1)
     samples: int = option(2000, "samples of a wave form", ge=1)
 
@@ -105,15 +106,18 @@ class Transformers(Model):
 
     def _generating(self, module: Any, seed: int) -> Built:
         """The half of generation that the scenario names, on prompts of its sizes."""
-        from npucompose_extensions.pretrained.generation import built
+        from npucompose_extensions.pretrained.generation import Prompt, built, prompt_of
         from npucompose_extensions.pretrained.inputs_and_outputs import Sizes, makers
 
-        def prompt(batch: int, tokens: int) -> Any:
+        def prompts(batch: int, tokens: int) -> Prompt:
             sizes = Sizes(batch=batch, tokens=tokens, frames=self.frames, samples=self.samples)
-            made = makers(module, sizes)[module.main_input_name](generator(seed, 0))
-            return made.to(module.dtype) if made.is_floating_point() else made
+            made = makers(module, sizes)
+            read = made[module.main_input_name](generator(seed, 0))
+            begin = made.get("decoder_input_ids")
+            read = read.to(module.dtype) if read.is_floating_point() else read
+            return prompt_of(module, read, None if begin is None else begin(generator(seed, 0)))
 
-        return built(inference(module), self.scenario, prompt, seed)
+        return built(inference(module), self.scenario, prompts, seed)
 
     def _made(self) -> nn.Module:
         import transformers  # pyright: ignore[reportMissingImports]
@@ -125,7 +129,7 @@ class Transformers(Model):
         named = self.architecture or (folder.architecture if folder is not None else None) or DEFAULT
         architecture = self._class("architecture", named, transformers.PreTrainedModel)
         config_class = self._config_class(architecture)
-        given = arguments(config_class, self._config(config_class), self.small and folder is None)
+        given = arguments(config_class, self._config(config_class), self.small and folder is None, self._positions())
         given = _over(folder.config, given) if folder is not None else given
         try:
             with offline():
@@ -143,15 +147,21 @@ class Transformers(Model):
             where = "model.config" if folder is None else f"model.folder={self.folder}"
             raise ConfigError(f"{where}: {what} raised {type(error).__name__}: {error}") from error
 
+    def _positions(self) -> int:
+        """That the longest text of the scenario takes."""
+        if self.scenario.name == FORWARD:
+            return 0
+        return self.scenario.new_tokens + max(tokens for _, tokens in self.scenario.points)
+
     def _config(self, config_class: Any) -> Mapping[str, Any]:
-        """Beside a cache the experts of every token are one batched product: no shape depends on what is routed where,
-        which neither a recording nor a static graph can have."""
+        """Beside a cache the experts are computed without a shape that depends on which token goes to which of them."""
+        from npucompose_extensions.pretrained.experts import implementation
         from npucompose_extensions.pretrained.small_configs import keys_of
 
         routes = set(keys_of(config_class)) & {"num_local_experts", "num_experts", "n_routed_experts"}
         if self.scenario.name == FORWARD or not routes:
             return self.config
-        return {"experts_implementation": "batched_mm", **self.config}
+        return {"experts_implementation": implementation(self.device), **self.config}
 
     def _config_class(self, architecture: Any) -> Any:
         import transformers  # pyright: ignore[reportMissingImports]

@@ -12,6 +12,8 @@ from typing import Any
 from npucompose.errors import ConfigError, did_you_mean, listed
 
 HIDDEN, HEADS, LAYERS, FFN, PLACES = 64, 4, 2, 128, 128
+POSITIONS = ("max_target_positions", "max_position_embeddings", "n_positions")
+"""Keys that bound the positions of a decoder, that of the decoder alone first."""
 SIZES: dict[str, Any] = {
     **dict.fromkeys(("hidden_size", "n_embd", "d_model", "dim", "word_embed_proj_dim", "lru_width"), HIDDEN),
     **dict.fromkeys(("num_hidden_layers", "n_layer", "n_layers", "num_layers", "num_decoder_layers"), LAYERS),
@@ -26,7 +28,7 @@ SIZES: dict[str, Any] = {
     **dict.fromkeys(("head_dim", "d_kv", "v_head_dim", "qk_nope_head_dim", "query_pre_attn_scalar"), HIDDEN // HEADS),
     **dict.fromkeys(("rotary_dim", "qk_rope_head_dim", "time_step_rank"), 8),
     **dict.fromkeys(("q_lora_rank", "kv_lora_rank", "embedding_size"), 32),
-    **dict.fromkeys(("max_position_embeddings", "n_positions", "max_target_positions"), PLACES),
+    **dict.fromkeys(POSITIONS, PLACES),
     **dict.fromkeys(("vocab_size", "decoder_vocab_size"), 512),
     **dict.fromkeys(("image_size", "max_source_positions", "max_length"), 32),
     **dict.fromkeys(("patch_size", "num_codevectors_per_group"), 8),
@@ -62,16 +64,18 @@ OF_EVERY_CLASS = ("attn_implementation", "experts_implementation")
 """Keys that configuration classes take beside their own."""
 
 
-def arguments(config_class: type[Any], given: Mapping[str, Any], small: bool) -> dict[str, Any]:
+def arguments(config_class: type[Any], given: Mapping[str, Any], small: bool, positions: int = 0) -> dict[str, Any]:
     """What `config_class` is called with: `given` under its own names, over small sizes where `small` says so.
 
-    `arguments(GPT2Config, {"hidden_size": 32}, True)` has n_embd 32 (GPT-2's name for it) and two layers. A key that
-    the class does not know is a ConfigError with the keys that it knows; the same for configurations inside it.
+    `arguments(GPT2Config, {"hidden_size": 32}, True)` has n_embd 32 (GPT-2's name for it) and two layers, and no fewer
+    `positions` than are asked for. A key that the class does not know is a ConfigError with the keys that it knows; the
+    same for configurations inside it.
     """
     said = _own_names(config_class, given, "model.config")
     if not small:
         return said
     made = _small(config_class)
+    made |= {name: max(made[name], positions) for name in POSITIONS if name in made}
     for name, value in said.items():
         inner = made.get(name)
         made[name] = {**inner, **value} if isinstance(inner, dict) and isinstance(value, dict) else value

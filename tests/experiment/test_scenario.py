@@ -2,32 +2,27 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from sweeping import sweep
 
+from benchmarks.generate import CLASSES, VARIED
 from npucompose.api import checked
 from npucompose.compose.session import Session
-from npucompose.compose.tree import compose
+from npucompose.compose.tree import Composer, compose
 from npucompose.errors import ConfigError
 from npucompose.experiment.job import Job
 from npucompose.experiment.stages import generate
 from npucompose.experiment.stages.generate import GenerateStage
+from npucompose.experiment.sweep.plan import SweepPlan
 from npucompose.results.generation import GenerateFacts
 from npucompose.table.structure import of_facts
 
-VARIED = "initializer_range: 0.3, tie_word_embeddings: false"
-"""Weights with which a random model says different tokens."""
-CLASSES = {
-    "Qwen2ForCausalLM": VARIED,
-    "LlamaForCausalLM": VARIED,
-    "GPT2LMHeadModel": VARIED,
-    "MixtralForCausalLM": VARIED,
-    "T5ForConditionalGeneration": "initializer_factor: 3.0, tie_word_embeddings: false",
-    "WhisperForConditionalGeneration": "init_std: 0.3",
-}
 TINY = "hidden_size: 32, intermediate_size: 32, num_hidden_layers: 1, vocab_size: 64, " + VARIED
 
 
@@ -84,6 +79,23 @@ def test_generation_is_part_of_a_pipeline_that_measures_and_of_no_other() -> Non
 )
 def test_what_does_not_go_with_generation_is_said(override: str, words: str) -> None:
     assert words in refused(*choices("generate"), override)
+
+
+def test_every_size_is_looked_at_before_the_first_is_compiled() -> None:
+    overrides = choices("generate", "GPT2LMHeadModel", "n_positions: 16")
+    with pytest.raises(ConfigError, match=r"scenario.prompt=12 with scenario.new_tokens=6 ends at position 18"):
+        _ = Session(checked([*overrides, "scenario.prompt=[5,12]"])).built
+
+
+def test_a_sweep_over_batch_and_prompt_is_a_point_for_each_size_with_a_key_of_its_own() -> None:
+    sizes = ("scenario.batch=1,2,0", "scenario.prompt=4,6")
+    found = SweepPlan.from_overrides((*choices("decode"), *sizes), Composer())
+    assert [found.name(point) for point in found.illegal] == [
+        "scenario.batch=0 scenario.prompt=4",
+        "scenario.batch=0 scenario.prompt=6",
+    ]
+    jobs = [point.job for point in found.points if point.job is not None]
+    assert len({job.key for job in jobs}) == 4
 
 
 def test_a_list_of_sizes_is_for_generation_alone() -> None:
@@ -176,9 +188,30 @@ def test_every_kind_of_class_generates_eagers_tokens(architecture: str, monkeypa
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("architecture", ["Qwen2ForCausalLM", "GPT2LMHeadModel", "T5ForConditionalGeneration"])
+def test_a_sweep_runs_every_size_and_its_memory_is_told(tmp_path: Path) -> None:
+    overrides = (*choices("decode"), "scenario.batch=1,2", "scenario.prompt=4,6", "pipeline=check")
+    done = sweep(tmp_path, *overrides)
+    assert done.returncode == 0, done.stdout + done.stderr
+    reports = [json.loads(file.read_text()) for file in tmp_path.rglob("report.json")]
+    found = {
+        (r["experiment"]["scenario"]["batch"], r["experiment"]["scenario"]["prompt"]): r["memory"] for r in reports
+    }
+    assert sorted(found) == [(1, 4), (1, 6), (2, 4), (2, 6)]
+    for (batch, prompt), memory in found.items():
+        cache = 2 * 4 * batch * (prompt + 6) * 32 // 2  # keys and values of two heads of eight
+        assert cache <= memory["buffers_bytes"] < cache + 256
+    assert len({memory["weights_bytes"] for memory in found.values()}) == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "architecture",
+    ["Qwen2ForCausalLM", "GPT2LMHeadModel", "T5ForConditionalGeneration", "WhisperForConditionalGeneration"],
+)
 def test_the_loop_makes_the_tokens_of_the_librarys_own_generation(architecture: str) -> None:
     live = Session(checked(choices("generate", architecture, CLASSES[architecture])))
+    from transformers import GenerationMixin  # pyright: ignore[reportMissingImports]
+
     from npucompose.models.generation import GreedyLoop
 
     assert live.built.generations is not None
@@ -188,8 +221,9 @@ def test_the_loop_makes_the_tokens_of_the_librarys_own_generation(architecture: 
         ours = GreedyLoop.of(made, made.prefill, made.decode).tokens()
         options: dict[str, Any] = {"do_sample": False, "pad_token_id": 0, "eos_token_id": None}
         if inner.config.is_encoder_decoder:  # a configuration made here names no token to begin with
-            options["decoder_start_token_id"] = int(made.prefill.begin[0, 0])
-        theirs = inner.generate(made.prompt, max_new_tokens=6, min_new_tokens=6, **options)
+            begin = made.prefill.get_buffer("begin")
+            options |= {"decoder_input_ids": begin, "decoder_start_token_id": int(begin[0, 0])}
+        theirs = GenerationMixin.generate(inner, made.prompt, max_new_tokens=6, min_new_tokens=6, **options)
     assert torch.equal(theirs[:, -6:], ours)
 
 

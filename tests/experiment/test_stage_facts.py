@@ -33,10 +33,16 @@ def test_what_recordings_say_is_added_up_or_unknown() -> None:
     assert _named(named, "y") is None
 
 
+OF_MODEL = {"weights_bytes": 2 * 2 * 4, "buffers_bytes": 2 * 2 * 4 + 8}
+"""Of a BatchNorm1d(2), of which one weight has two names."""
+
+
 def session(recordings: list[Any], handle: Any = "handle", why: str = "", device: Any = None) -> Any:
     statistics = SimpleNamespace(if_any=lambda: None)
+    module = torch.nn.BatchNorm1d(2)
+    module.register_parameter("again", module.weight)
     return SimpleNamespace(
-        compiled=None, detached=handle, why_attached=why,
+        compiled=None, detached=handle, why_attached=why, built=SimpleNamespace(module=module),
         materialised=SimpleNamespace(backend=SimpleNamespace(statistics=statistics)),
         checked=SimpleNamespace(target=SimpleNamespace(
             recordings=lambda backend: recordings, device_memory=lambda: dict(device or {}),
@@ -53,12 +59,12 @@ def test_the_stage_capture_tells_of_all_recordings() -> None:
         CaptureFacts(seconds=1.0, captures=2, kernels=6, executor="native", why_executor="slow", detached=True)
     )
     assert found["memory"] == facts_of(
-        MemoryFacts(pool_bytes=20, shared_pool_bytes=12, unplanned_bytes=40, live_bytes=10)
+        MemoryFacts(**OF_MODEL, pool_bytes=20, shared_pool_bytes=12, unplanned_bytes=40, live_bytes=10)
     )
     attached: Any = CaptureStage().run(session([one], None, "it grows"), lambda done: None)
     assert (attached["capture"]["detached"], attached["capture"]["why_attached"]) == (False, "it grows")
     nothing = CaptureStage().run(session([]), lambda done: None)
-    assert nothing == {"recordings": [], "capture": None, "memory": facts_of(MemoryFacts())}
+    assert nothing == {"recordings": [], "capture": None, "memory": facts_of(MemoryFacts(**OF_MODEL))}
 
 
 def test_the_memory_of_the_device_is_told_with_and_without_a_recording() -> None:

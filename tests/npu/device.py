@@ -24,7 +24,7 @@ def main(name: str) -> None:
     npu: Any = torch.npu  # type: ignore[attr-defined]
     on_a_device = target.platform() == "device"
     found = {
-        "name": npu.get_device_name(0) if on_a_device else "stand-in",
+        "name": npu.get_device_name(0) if on_a_device else "simulated",
         "count": npu.device_count() if on_a_device else 0,
         "cann": torch_npu.npu.utils.get_cann_version(module="CANN") if on_a_device else None,
         "platform": target.platform(),

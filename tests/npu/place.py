@@ -100,7 +100,7 @@ class Place:
 
     @property
     def platform(self) -> str:
-        return "device" if self.target == "npu" else "stand-in"
+        return "device" if self.target == "npu" else "simulated"
 
 
 NUMERICS = ("bitwise", "max_abs_err", "passed", "compared", "problems")

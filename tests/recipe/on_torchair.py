@@ -67,7 +67,7 @@ def _script(script: str, session: Any, mode: str) -> dict[str, Any]:
 
     from npucompose.graphs import printed
 
-    if mode == "npugraph_ex" and session.checked.target.platform() == "stand-in":
+    if mode == "npugraph_ex" and session.checked.target.platform() == "simulated":
         _backend_by_name()
     names: dict[str, Any] = {"__name__": "ejected"}
     exec(compile(script, "ejected.py", "exec"), names)

@@ -394,7 +394,7 @@ def test_every_use_of_a_node_counts() -> None:
     assert _nodes(((a, [b, a], 1), {"k": b})) == [a, b, a, b]
 
 
-def test_a_removed_node_has_one_stand_in_or_none() -> None:
+def test_a_removed_node_has_one_replacement_or_none() -> None:
     graph = fx.Graph()
     a, b, c = (graph.placeholder(name) for name in "abc")
     gone = graph.call_function(aten.neg.default, (a,))

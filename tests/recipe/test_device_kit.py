@@ -17,7 +17,7 @@ from targets.npu_offline.needs import offline
 from npucompose.cli import main
 from npucompose.targets.npu_offline.simulator import ALLOWED
 
-STANDIN = Path(__file__).parent / "standin"
+SIMULATED = Path(__file__).parent / "simulated"
 MODEL = """
 import torch
 
@@ -53,7 +53,7 @@ def run_there(kit: Path, *words: str) -> tuple[int, dict[str, Any], str]:
     """`python run_kit.py`, with the simulated runtime where the host has its torch_npu."""
     environment = {
         **os.environ,
-        "PYTHONPATH": os.pathsep.join([str(STANDIN), *filter(None, sys.path)]),
+        "PYTHONPATH": os.pathsep.join([str(SIMULATED), *filter(None, sys.path)]),
         "TORCH_DEVICE_BACKEND_AUTOLOAD": "0",
         ALLOWED: "1",
         "OMP_NUM_THREADS": "1",

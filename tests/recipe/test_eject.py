@@ -83,7 +83,7 @@ def test_a_script_run_gives_the_options_and_the_graph_of_the_experiment(name: st
 
 
 def test_with_gears_the_frozen_graph_has_numbers_where_torchair_will_make_numbers(scripts: dict[str, str]) -> None:
-    """TorchAir's own guards are asked in test_on_standin.py; a graph without them is noticed by the hook."""
+    """TorchAir's own guards are asked in test_on_torchair.py; a graph without them is noticed by the hook."""
     session = Session(attrs.evolve(api.checked(EXPERIMENTS["gears"]), target=NullDevice()))
     with installed() as fake, pytest.raises(Exception, match="cse were frozen for the graph"):
         executed(scripts["gears"], fake, session.built.module, dict(session.built.inputs(0)), "max-autotune")

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import io
+import json
+from pathlib import Path
+from statistics import median
 from typing import get_args
 
 from attrs import evolve
 from report_examples import FULL, WRONG, timing
 from rich.console import Console
 
-from benchmarks.generate import goals_of, show
+from benchmarks.generate import class_cells, goals_of, row_of, show, write
 from npucompose.report.compare import RunLine, as_markdown
 from npucompose.report.generation import (
+    LATENCIES,
     NAMES,
     generation_bars,
     generation_cells,
+    generation_lines,
     generation_memory,
     generation_sentence,
 )
@@ -92,6 +97,29 @@ def test_a_bar_stands_for_each_way_that_was_timed() -> None:
     assert eager == 10 * replay
 
 
+def test_lines_go_through_the_sizes_at_which_a_way_was_timed() -> None:
+    first, each = generation_lines(FACTS)
+    assert [first["name"], each["name"]] == [f"{name} against batch, prompts of 16" for name in LATENCIES]
+    lines = dict(zip([words for _, words in each["legend"]], each["lines"], strict=True))
+    assert [len(lines[NAMES[way]][1]) for way in ("replay", "compiled", "inductor", "eager")] == [2, 1, 1, 2]
+    (one, low, words), (four, high, _) = lines[NAMES["replay"]][1]
+    assert (words, one < four, low > high) == (f"1, {NAMES['replay']}: 50.0 µs", True, True)
+    assert [words for words, _, _ in each["axis"]["marks"]] == ["1", "4"]
+
+
+def test_lines_are_drawn_against_what_varies() -> None:
+    ways = (time("replay", 200, 50), time("eager", 1000, 500))
+    sizes = [(1, 64), (1, 16), (4, 64), (4, 16)]
+    square = evolve(FACTS, points=tuple(point(*size, *ways) for size in sizes))
+    drawn = generation_lines(square)
+    assert [one["name"].partition(" against ")[2] for one in drawn] == [
+        *2 * ["batch, prompts of 64"], *2 * ["tokens of a prompt, batch 1"],
+    ]  # fmt: skip
+    assert [words for words, _, _ in drawn[-1]["axis"]["marks"]] == ["16", "64"]
+    assert generation_lines(evolve(FACTS, points=FACTS.points[:1])) == []
+    assert render(evolve(GENERATED, stages=evolve(FULL.stages, generate=square))).count("<polyline") == 8
+
+
 def test_page_and_terminal_show_it_and_nothing_beside_wrong_results() -> None:
     page = render(GENERATED)
     assert "time per token" in page
@@ -121,3 +149,27 @@ def test_goals_are_met_by_every_row_or_missed() -> None:
     out = io.StringIO()
     show([("slow", slow)], goals_of([("slow", slow)]), Console(file=out, width=160))
     assert out.getvalue().count("MISSED") == 3
+
+
+def test_each_class_has_its_ratios_and_all_of_them_have_theirs() -> None:
+    slow = point(1, 16, time("replay", 1000, 510), time("eager", 1000, 500))
+    cells = list(class_cells([("fast", FACTS.points[0]), ("slow", slow)]))
+    assert [row[:2] for row in cells] == [("fast", "1"), ("slow", "1"), ("all", "2")]
+    assert cells[0][2:] == ("9.43x", "9.43x", "2.00x", "0.53x")
+    assert cells[1][2:] == ("0.98x", "0.98x", "", "")
+    assert cells[2][2:4] == ("3.04x", "0.98x")
+
+
+def test_results_keep_the_classes_that_were_not_measured_again(tmp_path: Path) -> None:
+    file = tmp_path / "generate.json"
+    rows = [row_of(FACTS.points[1], one) for one in FACTS.points[1].ways]
+    write({"GPT2LMHeadModel": {"rows": rows}}, goals_of([("GPT2LMHeadModel", FACTS.points[1])]), file)
+    write({"Qwen2ForCausalLM": {"rows": []}}, [], file)
+    found = json.loads(file.read_text())
+    assert list(found["classes"]) == ["Qwen2ForCausalLM", "GPT2LMHeadModel"]
+    replay, inductor, _ = found["classes"]["GPT2LMHeadModel"]["rows"]
+    samples = timing(300).samples_us
+    assert replay["first"]["p50_us"] == median(samples)
+    assert replay["first"]["samples"] == len(samples)
+    assert replay["per_token"]["p50_us"] == median(samples) / 300 * 60
+    assert (inductor["first"], inductor["problem"]) == (None, WRONG_TOKENS.problem)

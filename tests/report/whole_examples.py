@@ -203,7 +203,7 @@ PREDICTED = evolve(
     error=None,
     reused=False,
     log_cut_bytes=0,
-    npu=evolve(NPU, platform="stand-in", ge_graphs=(GE, evolve(GE, name="two", nodes=5)), streams=None),
+    npu=evolve(NPU, platform="simulated", ge_graphs=(GE, evolve(GE, name="two", nodes=5)), streams=None),
     streams=evolve(FULL.streams, applied=False, why="too small", threads=None, device="ascend910b"),
     memory=MemoryFacts(pool_bytes=2048, peak_rss_bytes=1 << 30),
     effective=FULL.effective[:4],

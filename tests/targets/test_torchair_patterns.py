@@ -240,7 +240,7 @@ def test_the_report_says_what_came_out(
     monkeypatch.setattr(facts, "graph_facts", lambda loaded: f"facts of {loaded}")
     monkeypatch.setattr(facts, "patched", lambda: ("all_reduce",))
     target: Any = SimpleNamespace(
-        package_version=lambda: "2.13.0", platform=lambda: "stand-in", patch_for_hcom=patched,
+        package_version=lambda: "2.13.0", platform=lambda: "simulated", patch_for_hcom=patched,
         support=config.MODES.__getitem__,
         counts=lambda asked: {"captures": 1, "unordered": (asked,)},
     )  # fmt: skip
@@ -252,7 +252,7 @@ def test_the_report_says_what_came_out(
     told = TorchairTarget.device_facts(target, backend)
     assert told is not None
     assert told.package == ("npugraph_ex" if mode == NPUGRAPH_EX else "torchair")
-    assert (told.version, told.platform, told.config, told.fx_graphs) == ("2.13.0", "stand-in", {"a": 1}, 2)
+    assert (told.version, told.platform, told.config, told.fx_graphs) == ("2.13.0", "simulated", {"a": 1}, 2)
     assert (told.ge_graphs, told.global_options) == ((("facts of one",), {"g": "1"}) if mode == GE else ((), {}))
     assert (told.cache, told.files, told.captures, told.unordered) == ("saved", ("written.txt",), 1, (mode,))
     assert told.patched == (("all_reduce",) if patched else ())

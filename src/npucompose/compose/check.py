@@ -135,6 +135,8 @@ def _checked(composed: Composed, *, with_model: bool, sections: SectionCache | N
     torch_npu = _gather(problems, lambda: torch_npu_of(experiment, sections.torch_npu, runs=runs))
     passes = _gather(problems, lambda: build(experiment.passes, fields))
     problems += of_target
+    if target is not None:
+        fields["device"] = target.capabilities(experiment.mode.name).device
     model = _gather(problems, lambda: _made(MODELS, experiment.model, "model", fields)) if with_model else None
     model, said_by_model = _settled(model, experiment, composed.trust_with, problems)
     _pass_problems(passes or (), experiment, composed.trust_with, problems)

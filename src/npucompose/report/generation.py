@@ -1,10 +1,13 @@
-"""Greedy generation in the words of a report, and its picture: latency over batch and prompt. Pure."""
+"""Greedy generation in the words of a report, and its pictures: latency of each size, and against batch and prompt.
+
+Pure.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from npucompose.report.pictures import AXIS, LABEL, WIDTH, Axis, Box, Drawing, time_axis
+from npucompose.report.pictures import AXIS, CURVE, LABEL, TOP, WIDTH, Axis, Box, Drawing, time_axis
 from npucompose.report.words import as_time
 from npucompose.results.generation import GenerateFacts, GenerationPoint, GenerationTime
 from npucompose.schema.sizes import as_bytes
@@ -20,6 +23,8 @@ HEAD = (
     "result",
 )  # fmt: skip
 BAR, GAP = 14, 10
+INSET = 40
+"""Between the edges of a picture of lines and its first and last point."""
 
 
 def size_words(point: GenerationPoint) -> str:
@@ -74,15 +79,66 @@ def _result(point: GenerationPoint, one: GenerationTime) -> str:
     return "eager's tokens"
 
 
+Latency = Callable[[GenerationTime], float | None]
+"""Microseconds of one way; None where it was not timed."""
+LATENCIES: Mapping[str, Latency] = {
+    "time to first token": lambda one: None if one.first is None else one.first.p50_us,
+    "time per token": lambda one: one.per_token_us,
+}
+
+
 def generation_bars(facts: GenerateFacts) -> list[Drawing]:
     """Time to the first token, and time of each token after it: a bar for each way, a group for each size."""
+    return [_bars(name, facts, of) for name, of in LATENCIES.items()]
+
+
+def generation_lines(facts: GenerateFacts) -> list[Drawing]:
+    """Both times against batch, at the first prompt, and against prompt, at the first batch; [] for one size alone."""
+    first = facts.points[0]
+    along = {
+        f"batch, prompts of {first.prompt}": [(one.batch, one) for one in facts.points if one.prompt == first.prompt],
+        f"tokens of a prompt, batch {first.batch}": [
+            (one.prompt, one) for one in facts.points if one.batch == first.batch
+        ],
+    }
     return [
-        _bars("time to first token", facts, lambda one: None if one.first is None else one.first.p50_us),
-        _bars("time per token", facts, lambda one: one.per_token_us),
+        _lines(f"{name} against {what}", sorted(points, key=lambda pair: pair[0]), of)
+        for what, points in along.items()
+        if len(points) > 1
+        for name, of in LATENCIES.items()
     ]
 
 
-def _bars(name: str, facts: GenerateFacts, of: Callable[[GenerationTime], float | None]) -> Drawing:
+def _lines(name: str, points: Sequence[tuple[int, GenerationPoint]], of: Latency) -> Drawing:
+    """A line for each way through the points at which it was timed."""
+    timed = [(size, one, us) for size, point in points for one in point.ways if (us := of(one)) is not None]
+    across = Axis.between(points[0][0], points[-1][0])
+    most = max((us for _, _, us in timed), default=1.0)
+    ways = list(dict.fromkeys(one.way for _, one, _ in timed))
+
+    def x(size: int) -> float:
+        return LABEL + INSET + across.place(size) * (WIDTH - LABEL - 2 * INSET)
+
+    def dots(way: str) -> Iterator[tuple[float, float, str]]:
+        for size, one, us in timed:
+            if one.way == way:
+                yield x(size), CURVE - us / most * (CURVE - TOP), f"{size}, {NAMES[one.way]}: {as_time(us)}"
+
+    return {
+        "name": name,
+        "lines": [(f"c{number % 6}", list(dots(way))) for number, way in enumerate(ways)],
+        "legend": [(f"c{number % 6}", NAMES[way]) for number, way in enumerate(ways)],
+        "marks": [(as_time(most * part), CURVE - part * (CURVE - TOP)) for part in (1.0, 0.5)],
+        "base": CURVE,
+        "axis": {
+            "marks": [(str(size), x(size), "middle") for size, _ in points],
+            "logarithmic": across.logarithmic,
+            "height": CURVE + AXIS,
+        },
+    }
+
+
+def _bars(name: str, facts: GenerateFacts, of: Latency) -> Drawing:
     timed = [(point, one, us) for point in facts.points for one in point.ways if (us := of(one)) is not None]
     scale = Axis(low=0.0, high=max((us for _, _, us in timed), default=1.0))
     ways = list(dict.fromkeys(one.way for _, one, _ in timed))

@@ -16,7 +16,13 @@ from typing import Any
 
 from airflow_free.store import write_atomically
 from npucompose.report import pictures
-from npucompose.report.generation import HEAD, generation_bars, generation_cells, generation_memory
+from npucompose.report.generation import (
+    HEAD,
+    generation_bars,
+    generation_cells,
+    generation_lines,
+    generation_memory,
+)
 from npucompose.report.graph_view import graph_view
 from npucompose.report.json import PAGE
 from npucompose.report.overview import overview
@@ -183,7 +189,8 @@ def _generation(report: Report) -> dict[str, Any] | None:
     if facts is None:
         return None
     return {
-        "pictures": generation_bars(facts),
+        "lines": generation_lines(facts),
+        "bars": generation_bars(facts),
         "head": HEAD,
         "rows": [generation_cells(point, one) for point in facts.points for one in point.ways],
         "memory": generation_memory(facts),

@@ -164,7 +164,8 @@ def overwrites_words(report: Report) -> list[str]:
 
 
 def memory_words(memory: MemoryFacts) -> list[str]:
-    """`pool 9.2 KiB (160.0 KiB without reuse, 4.0 KiB live at most)`, `process peak 512.0 MiB`, the device's peak."""
+    """`pool 9.2 KiB (160.0 KiB without reuse, 4.0 KiB live at most)`, `weights 1.0 MiB (8.0 KiB buffers)`, `process
+    peak 512.0 MiB`, the device's peak."""
     apart, taken = memory.pool_bytes, memory.taken_bytes
     shared = apart is not None and taken is not None and taken < apart
     beside = {
@@ -175,6 +176,7 @@ def memory_words(memory: MemoryFacts) -> list[str]:
     device = {"reserved": memory.device_reserved_peak_bytes, "there": memory.device_total_bytes}
     return [
         *_bytes_words(f"pool {{}}{' that all recordings share' if shared else ''}", taken, beside),
+        *_bytes_words("weights {}", memory.weights_bytes, {"buffers": memory.buffers_bytes or None}),
         *_bytes_words("process peak {}", memory.peak_rss_bytes, {}),
         *_bytes_words("device peak {}", memory.device_peak_bytes, device),
     ]

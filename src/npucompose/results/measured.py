@@ -245,6 +245,10 @@ class Numerics:
 
 @frozen(kw_only=True)
 class MemoryFacts:
+    weights_bytes: int | None = None
+    """Parameters of the model, each once."""
+    buffers_bytes: int | None = None
+    """Its buffers; of scenario=prefill and decode the cache of keys and values is among them."""
     pool_bytes: int | None = None
     """Each recording's, added up: what they would take apart."""
     shared_pool_bytes: int | None = None

@@ -226,7 +226,7 @@ class NpuFacts:
     package: Literal["torchair", "npugraph_ex"]
     version: str
     platform: str
-    """`device`, or `stand-in` (simulated) for a machine without CANN."""
+    """`device`, or `simulated` on a machine without CANN."""
     config: Mapping[str, Any] = field(factory=dict[str, Any])
     """The own as_dict() of TorchAir's configuration."""
     fx_graphs: int

@@ -19,7 +19,7 @@ class Scenario:
     name: ScenarioName = option("forward", "a call as it stands, one half of generation, or greedy generation")
     batch: int | tuple[int, ...] = option(1, "prompts at once; of generate also a list: each is measured")
     prompt: int | tuple[int, ...] = option(
-        16, "tokens of each prompt, or a list; a class whose input has a fixed length has that one"
+        16, "tokens of each prompt, or a list; of a class that hears or sees, those its decoder begins with"
     )
     new_tokens: int = option(32, "tokens that generate makes, and for which the static cache has room", ge=2)
 

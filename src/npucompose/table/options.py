@@ -53,7 +53,8 @@ def option(
     What a Literal in its type allows, or `Annotated[str, registry]`, needs no `choices`, which are the allowed values
     of any other type; `ge`, `gt`, `le` bound a number; `name` is what a text, or each of several, has to look like;
     with `optional` None passes every check.
-    `from_experiment` names the Experiment field that the engine puts there: such a field is not set in YAML.
+    `from_experiment` names what the engine puts there, an Experiment field or `device` (of a model: whose kernels run
+    it, as in Capabilities): such a field is not set in YAML.
     `acts` says where it does something, if that is not everywhere.
     """
     checks: list[Any] = []

@@ -18,7 +18,7 @@ from npucompose.replay.front.detached import detach_call
 from npucompose.replay.interface import LowerRequest
 from npucompose.replay.operands import same_bytes
 from tests.replay.capturing import CapturingBackend, in_threads, request, traced
-from tests.replay.cuda.standin import Standin, Stream
+from tests.replay.cuda.simulated_device import SimulatedDevice, Stream
 
 
 @pytest.fixture(autouse=True)
@@ -45,7 +45,7 @@ def several(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
 
 def recording(function: Callable[..., Any], *inputs: Any, calls: int = 2, **options: Any) -> CudaRecording:
     """A recording that was called so often; after two calls it replays."""
-    device = Standin()
+    device = SimulatedDevice()
     made = CudaRecording(traced(function, *inputs), list(inputs), device=device, pool=SharedPool(device), **options)
     for _ in range(calls):
         made.replay(*inputs)
@@ -54,7 +54,7 @@ def recording(function: Callable[..., Any], *inputs: Any, calls: int = 2, **opti
 
 def told(made: CudaRecording) -> list[str]:
     device = made._device
-    assert isinstance(device, Standin)
+    assert isinstance(device, SimulatedDevice)
     return device.told
 
 
@@ -158,7 +158,7 @@ def test_results_that_share_memory_do_so_in_every_call() -> None:
 
 
 def test_threads_that_share_a_recording_get_results_of_their_own() -> None:
-    cache = CudaCache(request(traced(several, inputs(1)[0])), device=Standin(), capture_limit=4)
+    cache = CudaCache(request(traced(several, inputs(1)[0])), device=SimulatedDevice(), capture_limit=4)
     wrong: list[int] = []
 
     def work(seed: int) -> None:
@@ -274,7 +274,7 @@ def test_each_call_runs_each_operator_once_the_first_one_too() -> None:
 
     graph = traced(counted, torch.zeros(2), torch.ones(2))
     COUNTS["calls"] = 0
-    cache = CudaCache(request(graph), device=Standin(), capture_limit=4)
+    cache = CudaCache(request(graph), device=SimulatedDevice(), capture_limit=4)
     state = torch.zeros(2)
     for calls in (1, 2, 3, 4):
         assert cache([state, torch.zeros(2)])[0].tolist() == [calls, calls]
@@ -315,13 +315,13 @@ def test_facts_are_there_after_the_first_call_and_grow_with_the_capture() -> Non
     assert made.facts() == second
 
 
-class OnStandin(CapturingBackend):
+class OnSimulatedDevice(CapturingBackend):
     def made(self, lowered: LowerRequest) -> CudaCache:
-        return CudaCache(lowered, device=Standin(), **self.options)
+        return CudaCache(lowered, device=SimulatedDevice(), **self.options)
 
 
 def test_a_handle_of_the_first_call_captures_at_its_own_first_call() -> None:
-    model, backend = nn.Linear(4, 4).requires_grad_(False), OnStandin()
+    model, backend = nn.Linear(4, 4).requires_grad_(False), OnSimulatedDevice()
     compiled = torch.compile(model, backend=backend)
     x, y = torch.randn(2, 4), torch.randn(2, 4)
     handle = detach_call(lambda: compiled(x), (x,), {})
@@ -344,7 +344,7 @@ def test_one_graph_at_three_places_of_a_call_gives_three_results() -> None:
     def rows(x: torch.Tensor) -> torch.Tensor:
         return torch.stack([block(x), block(x + 1), block(x + 2)])
 
-    compiled = torch.compile(rows, backend=OnStandin())
+    compiled = torch.compile(rows, backend=OnSimulatedDevice())
     for x in inputs(5):
         assert same_bytes(compiled(x), rows(x))
 
@@ -372,7 +372,7 @@ def test_what_the_device_does_not_record_is_named(asking: Callable[..., Any]) ->
 
 def test_what_the_device_does_not_record_runs_as_it_is_between_recordings(asking: Callable[..., Any]) -> None:
     state, x = torch.zeros(2), torch.ones(2)
-    cache = CudaCache(request(traced(asking, state, x)), device=Standin(), capture_limit=4)
+    cache = CudaCache(request(traced(asking, state, x)), device=SimulatedDevice(), capture_limit=4)
     assert cache.partition().segments == 1
     for call in (1.0, 2.0, 3.0, 4.0):
         results = cache([state, x])
@@ -401,7 +401,7 @@ def test_an_input_that_is_written_may_not_come_to_share_memory_with_another() ->
 
 
 def test_threads_of_a_first_call_make_one_recording() -> None:
-    cache = CudaCache(request(traced(lambda x: (x + 1,), torch.ones(4))), device=Standin(), capture_limit=1)
+    cache = CudaCache(request(traced(lambda x: (x + 1,), torch.ones(4))), device=SimulatedDevice(), capture_limit=1)
     found: list[bool] = []
     barrier = threading.Barrier(4)
 

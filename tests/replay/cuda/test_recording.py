@@ -19,13 +19,13 @@ from npucompose.schema.capabilities import Capabilities
 from npucompose.schema.streams import Streams
 from npucompose.streams import apply
 from tests.replay.capturing import CapturingBackend, request, traced
-from tests.replay.cuda.standin import Standin
+from tests.replay.cuda.simulated_device import SimulatedDevice
 from tests.sample_graphs import mm_abs_sub
 
 
-def recorded(function: Any, *inputs: Any, **options: Any) -> tuple[CudaRecording, Standin]:
+def recorded(function: Any, *inputs: Any, **options: Any) -> tuple[CudaRecording, SimulatedDevice]:
     """A recording that has not been called yet."""
-    device = Standin()
+    device = SimulatedDevice()
     made = CudaRecording(traced(function, *inputs), list(inputs), device=device, pool=SharedPool(device), **options)
     return made, device
 
@@ -43,7 +43,7 @@ def test_the_first_call_runs_on_the_side_stream_and_the_second_tells_streams_and
     x = torch.randn(4, 4)
     module = traced(mm_abs_sub, x)
     apply(module.graph, Streams(min_gain=0), Capabilities(target="cuda", mode="reduce-overhead"))
-    device = Standin()
+    device = SimulatedDevice()
     captured = CudaRecording(module, [x], device=device, pool=SharedPool(device))
     assert device.told == []
     captured.replay(x)
@@ -95,7 +95,7 @@ def test_another_signature_or_a_static_input_from_elsewhere_is_refused_and_nothi
 
 
 def test_what_lies_elsewhere_or_depends_on_data_is_refused_at_capture() -> None:
-    device, x = Standin(), torch.randn(3)
+    device, x = SimulatedDevice(), torch.randn(3)
     module, pool = traced(lambda x: (x + 1,), x), SharedPool(device)
     with pytest.raises(CaptureError, match="input 0 is on meta"):
         CudaRecording(module, [x.to("meta")], device=device, pool=pool)
@@ -120,7 +120,7 @@ def test_random_numbers_go_on_as_in_eager() -> None:
 
 
 def test_recordings_share_one_pool_and_take_turns() -> None:
-    device = Standin()
+    device = SimulatedDevice()
     cache = CudaCache(request(traced(lambda x: ((x + 1) * x,), torch.randn(3))), device=device, capture_limit=2)
     x, y = torch.randn(3), torch.randn(5)
     for value in (x, y, x, y, x):
@@ -134,11 +134,11 @@ def test_recordings_share_one_pool_and_take_turns() -> None:
         cache([torch.randn(7)])
 
 
-class OnStandin(CapturingBackend):
+class OnSimulatedDevice(CapturingBackend):
     """torch.compile's backend with CUDA graphs on a simulated device."""
 
     def made(self, lowered: LowerRequest) -> CudaCache:
-        return CudaCache(lowered, device=Standin(), **self.options)
+        return CudaCache(lowered, device=SimulatedDevice(), **self.options)
 
 
 def test_a_call_comes_through_torch_compile_and_can_be_detached() -> None:
@@ -152,7 +152,7 @@ def test_a_call_comes_through_torch_compile_and_can_be_detached() -> None:
             self.count += 1
             return self.linear(x).relu() + self.count
 
-    model, backend = Model(), OnStandin()
+    model, backend = Model(), OnSimulatedDevice()
     compiled = torch.compile(model, backend=backend)
     x = torch.randn(2, 4)
     with torch.no_grad():
@@ -164,15 +164,15 @@ def test_a_call_comes_through_torch_compile_and_can_be_detached() -> None:
     assert float(model.count) == 5
 
 
-def take_turns(device: Standin) -> bool:
+def take_turns(device: SimulatedDevice) -> bool:
     """Each replay waits for the one before it, and records when it is done."""
     own = [line.rstrip("0123456789") for line in device.told if line.startswith("default ") or line == "replay"]
     said = [line for line in own if line != "default waits for stream"]
     return said == [*(["replay", "default records event", "default waits for event"] * said.count("replay"))][:-1]
 
 
-def on_one_pool(*functions: Any) -> tuple[list[CudaCache], Standin]:
-    device = Standin()
+def on_one_pool(*functions: Any) -> tuple[list[CudaCache], SimulatedDevice]:
+    device = SimulatedDevice()
     pool = SharedPool(device)
     requests = [evolve(request(traced(function, torch.randn(3))), memory=pool) for function in functions]
     return [CudaCache(one, device=device, capture_limit=2) for one in requests], device

@@ -18,13 +18,13 @@ from npucompose.replay.gate import Refused
 from npucompose.replay.operands import layout_of, same_bytes
 from npucompose.replay.plan import Literally, SameAsInput, SameAsOutput, ViewOfInput
 from tests.replay.capturing import request, traced
-from tests.replay.cuda.standin import Standin
+from tests.replay.cuda.simulated_device import SimulatedDevice
 
 negated_view: Any = torch._neg_view  # pyright: ignore[reportPrivateImportUsage]
 
 
 def recorded(function: Any, *inputs: Any, **options: Any) -> CudaRecording:
-    device = Standin()
+    device = SimulatedDevice()
     return CudaRecording(traced(function, *inputs), list(inputs), device=device, pool=SharedPool(device), **options)
 
 
@@ -37,7 +37,7 @@ def told(made: CudaRecording) -> list[str]:
 
 
 def test_a_pool_waits_for_what_ran_last_and_for_nothing_the_first_time() -> None:
-    device = Standin()
+    device = SimulatedDevice()
     pool = SharedPool(device)
     assert (pool.handle, pool.stream.name, pool.lanes) == ("pool1", "stream1", {})
     pool.enter()
@@ -50,7 +50,7 @@ def test_a_pool_waits_for_what_ran_last_and_for_nothing_the_first_time() -> None
 
 
 def test_memory_is_said_to_be_used_once_on_each_stream_but_the_one_it_came_from() -> None:
-    device = Standin()
+    device = SimulatedDevice()
     home, other = device.stream(), device.stream()
     uses = Uses(device, [torch.ones(2), torch.ones(4)], {home})
     for stream in (home, other, other, home):
@@ -59,7 +59,7 @@ def test_memory_is_said_to_be_used_once_on_each_stream_but_the_one_it_came_from(
 
 
 def test_buffers_are_like_their_inputs_and_fixed_inputs_and_numbers_are_themselves() -> None:
-    device = Standin()
+    device = SimulatedDevice()
     home = device.stream()
     moved, fixed = torch.ones(2, 3).t(), torch.ones(2, requires_grad=True)
     buffers = Buffers.like([moved, 7, fixed, None], frozenset({2}), device, home)
@@ -76,7 +76,7 @@ def test_buffers_are_like_their_inputs_and_fixed_inputs_and_numbers_are_themselv
 
 
 def test_a_replay_waits_for_the_stream_its_results_went_out_on_if_that_is_another() -> None:
-    device = Standin()
+    device = SimulatedDevice()
     first, second = device.stream(), device.stream()
     graph = SimpleNamespace(replay=lambda: device.told.append("replay"))
     results: Any = None
@@ -123,7 +123,7 @@ def test_an_input_of_another_form_does_not_fit(changed: Any) -> None:
 
 def test_an_input_without_memory_of_its_own_is_refused_with_its_place() -> None:
     x = torch.ones(3)
-    device = Standin()
+    device = SimulatedDevice()
     with pytest.raises(Refused, match=r"^input 1 ") as refused:
         CudaRecording(
             traced(lambda x, y: (x + 1,), x, x), [x, torch.ones(3).to_sparse()], device=device, pool=SharedPool(device)
@@ -412,7 +412,7 @@ def test_what_the_device_does_not_record_is_cut_out_or_refused_as_was_asked() ->
 
         x = torch.ones(3)
         for partial, cut in (("cut", True), ("refuse", False)):
-            device = Standin()
+            device = SimulatedDevice()
             cache = CudaCache(request(traced(function, x)), device=device, capture_limit=4, partial=partial)  # type: ignore[arg-type]
             assert cache([x])[0].tolist() == [24.0] * 3
             if not cut:
@@ -430,7 +430,7 @@ def test_what_the_device_does_not_record_is_cut_out_or_refused_as_was_asked() ->
 
 
 def test_a_cache_has_a_pool_of_its_own_unless_it_is_given_one() -> None:
-    device, asked = Standin(), request(traced(lambda x: (x + 1,), torch.ones(3)))
+    device, asked = SimulatedDevice(), request(traced(lambda x: (x + 1,), torch.ones(3)))
     shared = SharedPool(device)
     given: Any = [CudaCache(evolve(asked, memory=m), device=device, capture_limit=5) for m in (shared, None, object())]
     assert given[0].pool is shared

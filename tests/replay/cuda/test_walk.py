@@ -13,7 +13,7 @@ from npucompose.errors import CaptureError
 from npucompose.replay.capture.recorder import attribute, last_uses
 from npucompose.replay.cuda.device import Walk
 from tests.replay.capturing import built, traced
-from tests.replay.cuda.standin import Standin
+from tests.replay.cuda.simulated_device import SimulatedDevice
 
 aten, air = torch.ops.aten, torch.ops.air
 
@@ -23,8 +23,8 @@ def defined() -> None:
     ops.define()
 
 
-def walk(module: fx.GraphModule) -> tuple[Walk, Standin]:
-    device = Standin()
+def walk(module: fx.GraphModule) -> tuple[Walk, SimulatedDevice]:
+    device = SimulatedDevice()
     return Walk(graph_module=module, device=device), device
 
 

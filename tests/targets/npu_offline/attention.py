@@ -7,7 +7,7 @@ import os
 import sys
 from typing import Any
 
-os.environ["NPUCOMPOSE_STANDIN"] = "1"
+os.environ["NPUCOMPOSE_SIMULATED_NPU"] = "1"
 os.environ["TORCHINDUCTOR_ERROR_ON_CUSTOM_OP_ALIASING"] = "0"
 
 import torch

@@ -7,7 +7,7 @@ import os
 import sys
 import warnings
 
-os.environ["NPUCOMPOSE_STANDIN"] = "1"
+os.environ["NPUCOMPOSE_SIMULATED_NPU"] = "1"
 
 import torch
 

@@ -7,7 +7,7 @@ import os
 import sys
 from pathlib import Path
 
-os.environ["NPUCOMPOSE_STANDIN"] = "1"
+os.environ["NPUCOMPOSE_SIMULATED_NPU"] = "1"
 BENCHMARKS = Path(__file__).resolve().parents[3] / "benchmarks"
 os.chdir(BENCHMARKS)
 sys.path.insert(0, str(BENCHMARKS))

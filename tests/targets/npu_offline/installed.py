@@ -9,7 +9,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-os.environ["NPUCOMPOSE_STANDIN"] = "1"
+os.environ["NPUCOMPOSE_SIMULATED_NPU"] = "1"
 os.environ["TORCH_DEVICE_BACKEND_AUTOLOAD"] = "0"
 
 import pytest

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any
 
-os.environ["NPUCOMPOSE_STANDIN"] = "1"
+os.environ["NPUCOMPOSE_SIMULATED_NPU"] = "1"
 os.environ["TORCH_DEVICE_BACKEND_AUTOLOAD"] = "0"
 
 from npucompose.targets.npu_offline.simulator import install

@@ -128,7 +128,7 @@ def _calls_that_do_not_fit(wheel: Wheel, live: dict[str, Any]) -> list[str]:
 
 @offline
 @BOTH
-def test_the_stand_in_invents_no_name_and_changes_no_signature_default_or_constant(tree: Path) -> None:
+def test_the_simulated_runtime_invents_no_name_and_changes_no_signature_default_or_constant(tree: Path) -> None:
     live = surface(tree)
     assert len(live["modules"]) > 40
     assert invented(tree, live) == []

@@ -27,13 +27,13 @@ def place(tmp_path: Path) -> Place:
 
 @offline
 @pytest.mark.parametrize("claim", [claim for claim in CLAIMS if claim.name in ALWAYS], ids=lambda claim: claim.name)
-def test_a_claim_of_every_day_holds_on_the_stand_in(claim: Claim, place: Place) -> None:
+def test_a_claim_of_every_day_holds_on_the_simulated_runtime(claim: Claim, place: Place) -> None:
     claim.prove(place)
 
 
 @offline
 @pytest.mark.slow
-def test_every_claim_holds_on_the_stand_in_and_the_result_file_is_complete(tmp_path: Path) -> None:
+def test_every_claim_holds_on_the_simulated_runtime_and_the_result_file_is_complete(tmp_path: Path) -> None:
     file = tmp_path / "result.json"
     asked = ["-m", "npu", "--npu-target", "npu_offline", "--npu-result", str(file), "-n", "2", "-p", "no:cacheprovider"]
     done = subprocess.run(
@@ -45,7 +45,7 @@ def test_every_claim_holds_on_the_stand_in_and_the_result_file_is_complete(tmp_p
     assert (data["complete"], data["missing"], data["failed"], data["held"]) == (True, [], [], len(CLAIMS))
     assert [claim["name"] for claim in data["claims"]] == [claim.name for claim in CLAIMS]
     assert all(claim["passed"] and claim["evidence"] for claim in data["claims"])
-    assert data["device"]["platform"] == data["device"]["name"] == "stand-in"
+    assert data["device"]["platform"] == data["device"]["name"] == "simulated"
     assert data["device"]["torch_npu"] == "2.13.0"
     assert data["environment"]["versions"]["torch"]
 
@@ -55,7 +55,7 @@ def test_npugraph_ex_captures_and_replays_what_a_plan_orders(place: Place) -> No
     ran = place.run("mode=npugraph_ex", "model=mm_abs_sub", "passes=stream_plan", "streams=mm_abs_sub")
     assert (ran.status, ran.error) == (0, "")
     npu = ran.npu
-    assert (npu["package"], npu["platform"], npu["captures"], npu["streams"]) == ("npugraph_ex", "stand-in", 1, 2)
+    assert (npu["package"], npu["platform"], npu["captures"], npu["streams"]) == ("npugraph_ex", "simulated", 1, 2)
     assert npu["replays"] > 1
     assert npu["unordered"] == []
     assert ran.report["numerics"]["bitwise"]
@@ -87,7 +87,7 @@ def test_without_a_choice_the_pipeline_is_check(tmp_path: Path) -> None:
 
 
 @offline
-def test_a_stand_in_has_no_speed_and_no_backdoor_to_one(place: Place) -> None:
+def test_a_simulated_runtime_has_no_speed_and_no_backdoor_to_one(place: Place) -> None:
     ran = place.run("model=add", "pipeline=bench")
     assert (ran.status, ran.report) == (2, {})
     assert "target=npu_offline has no speed" in ran.error

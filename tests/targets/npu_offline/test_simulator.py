@@ -38,7 +38,7 @@ def test_two_streams_that_no_event_orders_are_noticed() -> None:
 
 @offline
 def test_it_is_refused_in_the_process_of_a_caller(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("NPUCOMPOSE_STANDIN", raising=False)
+    monkeypatch.delenv("NPUCOMPOSE_SIMULATED_NPU", raising=False)
     with pytest.raises(ConfigError, match="processes of its own"):
         npucompose.materialize("target=npu_offline", "mode=max-autotune")
     assert "torch_npu" not in sys.modules

@@ -32,7 +32,7 @@ def test_a_process_becomes_a_device_once_and_only_where_it_may(monkeypatch: pyte
         monkeypatch.delenv(simulator.ALLOWED, raising=False)
         if value is not None:
             monkeypatch.setenv(simulator.ALLOWED, value)
-        with pytest.raises(ConfigError, match="set NPUCOMPOSE_STANDIN=1"):
+        with pytest.raises(ConfigError, match="set NPUCOMPOSE_SIMULATED_NPU=1"):
             simulator.install(tmp_path)
     monkeypatch.setenv(simulator.ALLOWED, "1")
     device = simulator.install(tmp_path)
@@ -149,14 +149,14 @@ def test_two_numbers_of_canns_version_count(wanted: str, enough: bool) -> None:
 
 
 def test_a_module_is_found_in_its_parent(monkeypatch: pytest.MonkeyPatch) -> None:
-    parent = ModuleType("standin_parent")
-    monkeypatch.setitem(sys.modules, "standin_parent", parent)
-    made = modules.module("standin_parent.leaf", answer=42)
-    monkeypatch.setitem(sys.modules, "standin_parent.leaf", made)
-    assert sys.modules["standin_parent.leaf"] is made is parent.leaf
+    parent = ModuleType("simulated_parent")
+    monkeypatch.setitem(sys.modules, "simulated_parent", parent)
+    made = modules.module("simulated_parent.leaf", answer=42)
+    monkeypatch.setitem(sys.modules, "simulated_parent.leaf", made)
+    assert sys.modules["simulated_parent.leaf"] is made is parent.leaf
     assert made.answer == 42
     assert made.__spec__ is not None
-    assert made.__spec__.name == made.__name__ == "standin_parent.leaf"
+    assert made.__spec__.name == made.__name__ == "simulated_parent.leaf"
 
 
 def test_memory_is_borrowed_by_its_address_and_seen_as_it_is_described(compiled_functions: dict[str, Any]) -> None:

@@ -51,16 +51,16 @@ def test_a_module_is_looked_for_without_being_imported() -> None:
 
 @pytest.mark.usefixtures("tree")
 def test_results_name_their_wheel(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert TARGET.identity() == {"npu": "stand-in", "torch_npu": "2.13.0.post1"}
-    assert (TARGET.platform(), TARGET.package_version()) == ("stand-in", "2.13.0.post1")
-    assert TARGET.environment()["NPUCOMPOSE_STANDIN"] == "1"
+    assert TARGET.identity() == {"npu": "simulated", "torch_npu": "2.13.0.post1"}
+    assert (TARGET.platform(), TARGET.package_version()) == ("simulated", "2.13.0.post1")
+    assert TARGET.environment()["NPUCOMPOSE_SIMULATED_NPU"] == "1"
     assert len(TARGET.environment()) > 1
 
     def nowhere() -> Path:
         raise ConfigError("no torch_npu here")
 
     monkeypatch.setattr(wheel, "locate", nowhere)
-    assert TARGET.identity() == {"npu": "stand-in"}
+    assert TARGET.identity() == {"npu": "simulated"}
 
 
 def test_only_captured_graphs_are_cached_and_only_ges_values_need_a_note() -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from attrs import evolve
+
 from airflow_free.stage import Facts, Stage
 from npucompose.results.measured import MemoryFacts
 from npucompose.results.record import CaptureFacts
@@ -24,12 +26,13 @@ class CaptureStage(Stage["Session"]):
         live.compiled  # noqa: B018  the first call records
         recordings = live.checked.target.recordings(live.materialised.backend)
         handle = live.detached
-        device = live.checked.target.device_memory()
-        facts: dict[str, Any] = {
-            "recordings": recordings,
-            "capture": None,
-            "memory": facts_of(MemoryFacts(**device)),
-        }
+        module = live.built.module
+        memory = MemoryFacts(
+            weights_bytes=sum(weight.nbytes for weight in module.parameters()),
+            buffers_bytes=sum(buffer.nbytes for buffer in module.buffers()),
+            **live.checked.target.device_memory(),
+        )
+        facts: dict[str, Any] = {"recordings": recordings, "capture": None, "memory": facts_of(memory)}
         if recordings:
             facts["capture"] = facts_of(
                 CaptureFacts(
@@ -44,12 +47,12 @@ class CaptureStage(Stage["Session"]):
                 )
             )
             facts["memory"] = facts_of(
-                MemoryFacts(
+                evolve(
+                    memory,
                     pool_bytes=_summed(recordings, "pool_bytes"),
                     shared_pool_bytes=_shared(recordings),
                     unplanned_bytes=_summed(recordings, "unplanned_bytes"),
                     live_bytes=_summed(recordings, "live_bytes"),
-                    **device,
                 )
             )
         return facts

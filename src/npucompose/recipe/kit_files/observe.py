@@ -300,7 +300,7 @@ def _device(device: str) -> dict[str, Any]:
         "torch_npu": str(getattr(torch_npu, "__version__", "?")),
         "python": platform.python_version(),
         "machine": platform.machine(),
-        "platform": "device" if device.startswith("npu") else "stand-in",
+        "platform": "device" if device.startswith("npu") else "simulated",
     }
 
 

@@ -62,9 +62,9 @@ class NpuOfflineTarget(TorchairTarget):
     def identity(self) -> Mapping[str, str]:
         """Which wheel; results of one are not those of another."""
         try:
-            return {"npu": "stand-in", "torch_npu": wheel.version(wheel.locate())}
+            return {"npu": "simulated", "torch_npu": wheel.version(wheel.locate())}
         except ConfigError:
-            return {"npu": "stand-in"}
+            return {"npu": "simulated"}
 
     def environment(self) -> Mapping[str, str]:
         from npucompose.targets.npu_offline.simulator import ALLOWED
@@ -92,7 +92,7 @@ class NpuOfflineTarget(TorchairTarget):
         )
 
     def platform(self) -> str:
-        return "stand-in"
+        return "simulated"
 
     def package_version(self) -> str:
         return wheel.version(wheel.locate())

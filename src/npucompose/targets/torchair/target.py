@@ -65,7 +65,7 @@ class TorchairTarget(Target):
 
     @abstractmethod
     def platform(self) -> str:
-        """`device` or `stand-in`."""
+        """`device` or `simulated`."""
 
     @abstractmethod
     def package_version(self) -> str:

@@ -16,7 +16,7 @@ from npucompose.vendor.devices import device_of
 if TYPE_CHECKING:
     from npucompose.targets.npu_offline.simulator.device import Device
 
-ALLOWED = "NPUCOMPOSE_STANDIN"
+ALLOWED = "NPUCOMPOSE_SIMULATED_NPU"
 """Environment variable: `1` in a process that may be turned into a device without CANN."""
 _INSTALLED: list[Device] = []
 

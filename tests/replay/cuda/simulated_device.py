@@ -15,7 +15,7 @@ CPU = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)
 
 
 class Stream:
-    def __init__(self, device: Standin, name: str) -> None:
+    def __init__(self, device: SimulatedDevice, name: str) -> None:
         self.device, self.name = device, name
 
     def wait_stream(self, other: Stream) -> None:
@@ -26,7 +26,7 @@ class Stream:
 
 
 class Event:
-    def __init__(self, device: Standin, name: str) -> None:
+    def __init__(self, device: SimulatedDevice, name: str) -> None:
         self.device, self.name = device, name
 
     def record(self, stream: Stream) -> None:
@@ -39,7 +39,7 @@ class Graph(TorchDispatchMode):
     recorded.
     """
 
-    def __init__(self, device: Standin) -> None:
+    def __init__(self, device: SimulatedDevice) -> None:
         super().__init__()
         self.device = device
         self.calls: list[Call] = []
@@ -80,7 +80,7 @@ class Graph(TorchDispatchMode):
                 call.run()
 
 
-class Standin:
+class SimulatedDevice:
     """`told` is what a device would have been told, in order; calls of operators as `stream: operator`."""
 
     def __init__(self) -> None:
@@ -138,7 +138,7 @@ class Standin:
 
 
 class _Told(TorchDispatchMode):
-    def __init__(self, device: Standin) -> None:
+    def __init__(self, device: SimulatedDevice) -> None:
         super().__init__()
         self.device = device
 
