@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -31,10 +31,11 @@ from npucompose.vendor.devices import cpu
 if TYPE_CHECKING:
     from torch import fx
 
+    from npucompose.replay.captured_graph import CapturedGraph
     from npucompose.replay.memory.arena import Arena
     from npucompose.replay.plan import Workers
     from npucompose.results.graphs import Partition
-    from npucompose.results.streams import StreamTimes
+    from npucompose.results.streams import StreamTimes, Timeline
     from npucompose.schema.cost_table import CostTable
     from npucompose.targets.compilation import Backend, Compilation
 
@@ -207,21 +208,16 @@ class CpuTarget(Target):
         }
 
     def stream_times(self, backend: Backend) -> Mapping[str, StreamTimes]:
-        from npucompose.replay.captured_graph import CapturedGraph
         from npucompose.replay.executor.native import measured
-        from npucompose.replay.front.graph_cache import GraphCache
-        from npucompose.streams import made_up_inputs
 
-        found: dict[str, StreamTimes] = {}
-        for compilation in backend.compilations:
-            lowered, module = compilation.lowered, compilation.graph_module
-            last = lowered.last if isinstance(lowered, GraphCache) else None
-            if not isinstance(last, CapturedGraph):
-                continue
-            times = measured(last, module, made_up_inputs(module.graph))
-            if times is not None:
-                found[compilation.id] = times
-        return found
+        times = {graph: measured(*recorded) for graph, recorded in _last_recordings(backend)}
+        return {graph: one for graph, one in times.items() if one is not None}
+
+    def kernel_clocks(self, backend: Backend) -> Mapping[str, Callable[[], Timeline]]:
+        from npucompose.replay.executor.native import kernel_clock
+
+        clocks = {graph: kernel_clock(*recorded) for graph, recorded in _last_recordings(backend)}
+        return {graph: one for graph, one in clocks.items() if one is not None}
 
     def compile(
         self, backend: Backend, graph_module: fx.GraphModule, example_inputs: Sequence[Any]
@@ -260,3 +256,16 @@ class CpuTarget(Target):
             partial=request.partial,
         )
         return lowered(cache, "cpu")
+
+
+def _last_recordings(backend: Backend) -> Iterator[tuple[str, tuple[CapturedGraph, fx.GraphModule, list[Any]]]]:
+    """(graph, its last recording with inputs that lie as that one's do) of the graphs that are recorded whole."""
+    from npucompose.replay.captured_graph import CapturedGraph
+    from npucompose.replay.front.graph_cache import GraphCache
+    from npucompose.streams import made_up_inputs
+
+    for compilation in backend.compilations:
+        lowered, module = compilation.lowered, compilation.graph_module
+        last = lowered.last if isinstance(lowered, GraphCache) else None
+        if isinstance(last, CapturedGraph):
+            yield compilation.id, (last, module, list(made_up_inputs(module.graph)))
