@@ -144,8 +144,8 @@ def test_an_expectation_that_held_there_and_fails_or_is_unknown_here_decides(loc
     there = expecting(locked, "ok", HELD)
     verdict = compared(there, expecting(locked, "expect_failed", MISSED, UNKNOWN), tolerance=0.2)
     assert [str(d) for d in verdict.differences] == [
-        "expectations.speedup: locked 'held', here '1.2, wanted 1.5'",
-        "expectations.segments: locked 'held', here 'null, wanted 1'",
+        "expectations.speedup: locked held, here 1.2, wanted 1.5",
+        "expectations.segments: locked held, here null, wanted 1",
     ]
     assert not verdict.holds
     assert "the recipe does not hold here: expect_failed" in judged(verdict, there, expecting(locked, "expect_failed"))
