@@ -159,7 +159,7 @@ class Benchmark:
         factory=tuple,
         doc="modes compared and timed in turns with this one and eager; the report says which won",
     )
-    profile: Profile = option(factory=Profile)
+    profile: Profile = option(factory=Profile, doc="calls under a profiler, after the timed ones")
 
 
 PATHS = (1, 2, 3, 4, 5, 6)
