@@ -48,13 +48,13 @@ extras: $(READY_EXTRAS)  ## the optional models: transformers, minilm
 
 ci-extras: $(READY_CI)  ## the extras, and what searches, sweeps on more than one machine and trackers need
 
-run: $(READY) native  ## set everything up and run the main job
+run: $(READY)  ## set everything up and run the main job
 	$(BIN)/python run.py mode=reduce-overhead passes=stream_plan
 
 wheel: $(READY)  ## the genuine torch_npu, which target=npu_offline and its tests read
 	@$(BIN)/npucompose fetch torch_npu || echo "make: going on without it; tests that need it say so and are skipped"
 
-# Else the first run, or the first test, builds it, for half a minute.
+# Else the first run builds it while it traces the model, and the first test waits for it.
 native: $(READY)  ## the native replayer, built for this torch
 	@$(BIN)/python -c "from npucompose.replay.executor import build; build.file()" || echo "make: going on without it"
 
@@ -133,6 +133,9 @@ bench: $(READY_EXTRAS)  ## replay against eager on every built-in model, one thr
 bench-streams: $(READY)  ## stream plans beside those of others, over a lower bound; what planning costs; on two idle cores
 	$(BIN)/python -m benchmarks.streams
 
+bench-generate: $(READY_EXTRAS)  ## tokens/s of six Hugging Face classes against eager and Inductor, into benchmarks/results; idle, 15 minutes
+	$(BIN)/python -m benchmarks.generate
+
 bench-table: $(READY_BENCH)  ## every way to run a model side by side, into docs/performance.md (half an hour)
 	$(BIN)/python benchmarks/performance.py
 
@@ -143,8 +146,9 @@ npu-tables: $(READY_EXTRAS)  ## what TorchAir makes of attention's lengths and o
 	$(BIN)/python benchmarks/fa_lengths.py
 	$(BIN)/python benchmarks/huggingface_npu.py --again
 
-pictures: $(READY) native  ## the reports of two runs photographed by Chromium into docs/; on an idle machine
+pictures: $(READY_EXTRAS) native  ## reports photographed by Chromium into docs/, README's lines of runs written; on an idle machine
 	$(BIN)/python -m tools.report_pictures
+	$(BIN)/python benchmarks/printed.py
 
 golden: $(READY)  ## rewrite the golden files, to be reviewed as a diff
 	$(BIN)/python -m pytest -m '' --update-golden
@@ -152,4 +156,4 @@ golden: $(READY)  ## rewrite the golden files, to be reviewed as a diff
 clean:  ## remove .venv and what runs leave behind
 	rm -rf $(VENV) .host .bundle .bundle.build dist outputs multirun .npucompose
 
-.PHONY: help install extras ci-extras run wheel native test test-shuffled surroundings test-full test-sanitized test-sanitized-fast fuzz-programs fuzz-strangers mutants test-npu test-cuda test-cuda-offline bundle lock check bench bench-streams bench-table huggingface npu-tables pictures golden clean dist try-dist
+.PHONY: help install extras ci-extras run wheel native test test-shuffled surroundings test-full test-sanitized test-sanitized-fast fuzz-programs fuzz-strangers mutants test-npu test-cuda test-cuda-offline bundle lock check bench bench-generate bench-streams bench-table huggingface npu-tables pictures golden clean dist try-dist

@@ -11,7 +11,7 @@ import hashlib
 import importlib.util
 import json
 import math
-from collections.abc import Iterable, Mapping, MutableMapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, MutableMapping, Sequence
 from enum import Enum
 from pathlib import Path
 from typing import Any
@@ -134,6 +134,8 @@ class Ingredients:
 
     values: Mapping[str, Any] = field(converter=plain)
     """The experiment; a stage's key holds the fields that it reads."""
+    outside: frozenset[str] = frozenset()
+    """Dotted paths of values that decide no result and are in no key: what something is called, say."""
     versions: Mapping[str, str]
     device: Mapping[str, str]
     """The target's identity, and the settings of threads that a worker of this process finds."""
@@ -142,14 +144,14 @@ class Ingredients:
     @property
     def key(self) -> str:
         """The key of the whole experiment."""
-        return _digest_of_plain([KEY_FORMAT, self.values, *self._context()])
+        return _digest_of_plain([KEY_FORMAT, _without(self.values, self.outside), *self._context()])
 
     def keys(self, order: Sequence[Stage[Any]]) -> dict[str, str]:
         """{stage: key} of stages in running order (`StageGraph.order`)."""
         keys: dict[str, str] = {}
-        context = self._context()
+        values, context = _without(self.values, self.outside), self._context()
         for stage in order:
-            read = {path: self._read(path, stage.name) for path in sorted(stage.reads)}
+            read = {path: _read(values, path, stage.name) for path in sorted(stage.reads)}
             needed = {need: keys[need] for need in sorted(stage.needs)}
             keys[stage.name] = _digest_of_plain([KEY_FORMAT, stage.name, read, needed, *context])
         return keys
@@ -162,13 +164,25 @@ class Ingredients:
     def _context(self) -> list[Any]:
         return [sorted(mapping.items()) for mapping in self.context.values()]
 
-    def _read(self, path: str, stage: str) -> Any:
-        value: Any = self.values
-        for part in path.removesuffix("?").split("."):
-            if not isinstance(value, Mapping) or part not in value:
-                if path.endswith("?"):
-                    return None
-                choices = list(value) if isinstance(value, Mapping) else []
-                raise InvalidRequest(unknown("field", path, choices, where=f"reads of stage '{stage}'"))
-            value = value[part]
-        return value
+
+def _without(values: Mapping[str, Any], paths: Collection[str]) -> Mapping[str, Any]:
+    """`_without({"a": {"b": 1, "c": 2}}, ["a.c"])` is `{"a": {"b": 1}}`; a path that is not there takes nothing."""
+    for path in paths:
+        first, _, rest = path.partition(".")
+        if first in values:
+            inner = values[first]
+            left = {name: value for name, value in values.items() if name != first or rest}
+            values = {**left, first: _without(inner, [rest])} if rest and isinstance(inner, Mapping) else left
+    return values
+
+
+def _read(values: Mapping[str, Any], path: str, stage: str) -> Any:
+    value: Any = values
+    for part in path.removesuffix("?").split("."):
+        if not isinstance(value, Mapping) or part not in value:
+            if path.endswith("?"):
+                return None
+            choices = list(value) if isinstance(value, Mapping) else []
+            raise InvalidRequest(unknown("field", path, choices, where=f"reads of stage '{stage}'"))
+        value = value[part]
+    return value

@@ -75,7 +75,7 @@ def ours(subject: Subject, *overrides: str) -> Ready:
 def detached(subject: Subject, *overrides: str) -> Ready:
     """The recording itself, behind its own front."""
     module = subject.own()
-    handle = npucompose.compile(module, "mode=reduce-overhead", *overrides).detach(*subject.inputs)
+    handle = npucompose.compile(module, *overrides).detach(*subject.inputs)
     captured = handle.captured
     assert isinstance(captured, CapturedGraph)
     floor = None
@@ -172,13 +172,14 @@ INDUCTOR, CPP_WRAPPER = "Inductor", "Inductor cpp_wrapper"
 CANDIDATES: Mapping[str, Callable[[Subject], Ready]] = {
     EAGER: eager,
     "aot_eager": partial(by_torch, backend="aot_eager"),
-    "npucompose, portable": _detached("target.executor=portable"),
+    "npucompose, portable": _detached("mode=reduce-overhead", "target.executor=portable"),
     "npucompose, torch.compile": _ours("mode=reduce-overhead", "target.executor=native"),
-    DETACHED: _detached("target.executor=native"),
+    DETACHED: _detached("mode=reduce-overhead", "target.executor=native"),
     INDUCTOR: by_torch,
     CPP_WRAPPER: partial(by_torch, cpp_wrapper=True),
     MAX_AUTOTUNE: _ours("mode=max-autotune"),
     f"{MAX_AUTOTUNE}, cpp_wrapper": _ours("mode=max-autotune", "inductor.cpp_wrapper=true"),
+    f"{MAX_AUTOTUNE}, detached": _detached("mode=max-autotune", "inductor.replay=native"),
     AOT_INDUCTOR: aot_inductor,
     ONNX_RUNTIME: onnx_runtime,
     "OpenVINO": open_vino,

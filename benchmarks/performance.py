@@ -119,10 +119,11 @@ def _made(make: Callable[..., Any], subject: Any, expected: Any, inputs: Any) ->
 
 
 def _rewind(module: Any, start: Any) -> None:
-    """The buffers as they were before the first call."""
+    """The buffers as they were before the first call; what has not changed is not written: it may be frozen."""
     if module is not None:
         for buffer, value in zip(module.buffers(), start.buffers(), strict=True):
-            buffer.copy_(value)
+            if not buffer.equal(value):
+                buffer.copy_(value)
 
 
 def _copied(value: Any) -> Any:

@@ -25,7 +25,8 @@ there is one. The *kernel floor* is what ATen's own kernels take, by themselves 
 
 - **npucompose** rows: `torch.compile` is a recording behind guards, `detached` the handle that skips them, both native
   (C++); `portable` is the detached handle without a compiler; `max-autotune` is our passes, then Inductor with
-  autotuned kernels, frozen weights and the faster of MKL and oneDNN for each product.
+  autotuned kernels, frozen weights and the faster of MKL and oneDNN for each product, called by Inductor's wrapper;
+  `max-autotune, detached` is the handle of a recording of the same kernels (`inductor.replay=native`).
 - *transformers* is one token through a four-layer `LlamaForCausalLM` of random weights, without a cache.
 - AOTInductor and the rows without npucompose have torch's defaults. ONNX Runtime and OpenVINO take and give arrays over
   torch's memory; their threads do not spin or are counted as asked.
@@ -77,6 +78,8 @@ def _summary(results: Sequence[Result], models: Sequence[str]) -> Iterator[str]:
         yield "| | " + " | ".join(shown) + " |"
         yield "|---|" + "---:|" * len(shown)
         for name in CANDIDATES:
+            if not any(name in found[model]["candidates"] for model in shown):
+                continue  # it takes part since later than these results
             cells = (found[model]["candidates"].get(name, {}) for model in shown)
             yield f"| {name} | " + " | ".join(_share(cell) for cell in cells) + " |"
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import sys
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 
 from npucompose import cli, completion
+from npucompose.arguments import COMMANDS, Command, command_line
 from npucompose.errors import ConfigError, NpuComposeError
 from tests.test_completion import parser
 from tests.test_visible import Terminal
@@ -29,6 +31,44 @@ def test_arguments_are_refused_in_our_words() -> None:
         assert said in str(refused.value)
     with pytest.raises(ConfigError, match=r"^it ends\. `p --help` shows what is possible\.$"):
         made.error("it ends...")
+
+
+def paths(commands: Mapping[str, Command] = COMMANDS) -> Iterator[list[str]]:
+    """`["doctor"]`, `["recipe", "eject"]`, …: each command that acts."""
+    for name, command in commands.items():
+        yield from ([name, *inner] for inner in paths(command.actions)) if command.actions else ([name],)
+
+
+@pytest.mark.parametrize("words", [one for one in paths() if one != ["run"]], ids=" ".join)
+def test_what_a_command_does_not_know_it_refuses_itself(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    """With words that stand for all that it wants."""
+    wanted = {"list": ["modes"], "new": ["pass", "x"], "fetch": ["torch_npu"], "completion": ["bash"]}
+    given = wanted.get(words[0], [])
+    if words[0] in ("recipe", "device-kit"):
+        given = ["--to", "2.14.0", "file"] if words[-1] in ("migrate", "export") else ["file"]
+    assert cli.main([*words, *given, "--jsn"]) == 2
+    said = capsys.readouterr().err
+    program = " ".join(["npucompose", *words])
+    assert said.startswith("npucompose: unknown option --jsn. ")
+    assert said.endswith(f"`{program} --help` shows what is possible.\n")
+    known = command_line(words[0])
+    assert ("Did you mean '--json'?" in said) == ("--json" in parser_of(known, words)._option_string_actions)
+
+
+def parser_of(parser: Any, words: Sequence[str]) -> Any:
+    for word in words:
+        parser = next(a for a in parser._actions if isinstance(a.choices, dict)).choices[word]
+    return parser
+
+
+def test_a_run_names_the_flag_that_is_like_one_it_does_not_know(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["run", "--quite"]) == 2
+    assert capsys.readouterr().err == (
+        "npucompose: unknown option --quite. Did you mean '--quiet'? "
+        "`npucompose run --hydra-help` lists Hydra's own options.\n"
+    )
+    assert cli.main(["doctor", "more"]) == 2
+    assert "'more' is one argument too many. `npucompose doctor --help`" in capsys.readouterr().err
 
 
 def raised(error: BaseException) -> Any:
@@ -68,11 +108,16 @@ def test_what_was_printed_is_flushed_and_a_reader_that_leaves_is_no_error(monkey
     monkeypatch.setattr(sys, "stdout", out)
     assert cli._status_of(lambda: 5, debug=False) == 5
     assert out.flushed == 1
+    with pytest.raises(SystemExit):
+        cli._status_of(raised(SystemExit(0)), debug=False)
+    assert out.flushed == 2, "help ends by itself, and is flushed too"
     closed: list[tuple[int, int]] = []
     monkeypatch.setattr(os, "dup2", lambda one, other: closed.append((one, other)))
     monkeypatch.setattr(os, "open", lambda path, flags: 7 if (path, flags) == (os.devnull, os.O_WRONLY) else -1)
     assert cli._status_of(raised(BrokenPipeError()), debug=False) == cli.PIPE_CLOSED
     assert closed == [(7, 42)]
+    monkeypatch.setattr(out, "flush", raised(BrokenPipeError()))
+    assert cli._status_of(raised(SystemExit(0)), debug=False) == cli.PIPE_CLOSED
 
 
 def test_the_command_line_is_that_of_the_process_where_none_is_given(
@@ -237,7 +282,7 @@ def test_hydra_answers_what_is_its_own(words: list[str], done: list[str], monkey
 
 def test_a_composer_is_of_the_folder_and_the_name_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def given(**words: Any) -> Any:
-        made = {"config_dir": None, "config_path": None, "experimental_rerun": None, "config_name": None, "env": []}
+        made = {"config_dir": None, "config_path": None, "experimental_rerun": None, "config_name": None, "env": {}}
         return SimpleNamespace(**{**made, **words})
 
     (tmp_path / "mine.yaml").write_text("defaults:\n- config\n- _self_\nseed: 41\n")

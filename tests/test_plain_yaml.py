@@ -40,24 +40,24 @@ def test_plain_data_is_what_yaml_means(text: str, data: Any) -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("a: 1\nb: 2\na: 3\n", "x, line 3: the key 'a' stands in line 1 already."),
-        ("b:\n  c: 1\n  'c': 2\n", "x, line 3: the key 'c' stands in line 2 already."),
-        ("1: a\ntrue: b\n", "x, line 2: the key True stands in line 1 already."),
-        ("a: [[[[[1]]]]]", "x, line 1: nested more than 5 deep."),
-        ("[" * 100_000, "x, line 1: nested more than 5 deep."),
-        ("a: !!python/object/apply:os.system [id]", "line 1: the tag tag:yaml.org,2002:python/object"),
-        ("a: !!binary aGk=", "x, line 1: the tag tag:yaml.org,2002:binary is not read: plain values only."),
-        ("a: !!int text", "x, line 1: 'text' is no int that can be held."),
-        (f"a: {'9' * 5000}", "x, line 1: 999999999999… (5,000 characters) is no int that can be held."),
-        ("{[1]: 2}", "x, line 1: a key must be a plain value, not a list or a mapping."),
-        ("a: &k [1]\n*k : 2", "x, line 2: a key must be a plain value, not a list or a mapping."),
-        ("a: *b", "x, line 1: *b stands for nothing that was read before it."),
-        ("&a [*a]", "x, line 1: *a stands for nothing that was read before it."),
-        ("a: 1\n---\nb: 2", "x, line 2: a second document begins; a file holds one."),
-        ('a: "\\x1b[31m"', "x, line 1: the text holds \\x1b"),
-        ('a: "\\0"', "x, line 1: the text holds \\x00"),
-        ("'\u202e': 1", "x, line 1: the text holds \\u202e"),
-        ("{<<: 1}", "x, line 1: the merge key << takes a mapping or a list of mappings."),
+        ("a: 1\nb: 2\na: 3\n", "x:3: the key 'a' stands in line 1 already."),
+        ("b:\n  c: 1\n  'c': 2\n", "x:3: the key 'c' stands in line 2 already."),
+        ("1: a\ntrue: b\n", "x:2: the key True stands in line 1 already."),
+        ("a: [[[[[1]]]]]", "x:1: nested more than 5 deep."),
+        ("[" * 100_000, "x:1: nested more than 5 deep."),
+        ("a: !!python/object/apply:os.system [id]", "x:1: the tag tag:yaml.org,2002:python/object"),
+        ("a: !!binary aGk=", "x:1: the tag tag:yaml.org,2002:binary is not read: plain values only."),
+        ("a: !!int text", "x:1: 'text' is no int that can be held."),
+        (f"a: {'9' * 5000}", "x:1: 999999999999… (5,000 characters) is no int that can be held."),
+        ("{[1]: 2}", "x:1: a key must be a plain value, not a list or a mapping."),
+        ("a: &k [1]\n*k : 2", "x:2: a key must be a plain value, not a list or a mapping."),
+        ("a: *b", "x:1: *b stands for nothing that was read before it."),
+        ("&a [*a]", "x:1: *a stands for nothing that was read before it."),
+        ("a: 1\n---\nb: 2", "x:2: a second document begins; a file holds one."),
+        ('a: "\\x1b[31m"', "x:1: the text holds \\x1b"),
+        ('a: "\\0"', "x:1: the text holds \\x00"),
+        ("'\u202e': 1", "x:1: the text holds \\u202e"),
+        ("{<<: 1}", "x:1: the merge key << takes a mapping or a list of mappings."),
         ("a: [1,", "is not YAML: did not find expected"),
         ("a: \ud800", "x is not YAML: "),
         (f"a: [{', '.join('1' * 1000)}]", "x holds more than 1,000 values, its aliases written out."),
@@ -72,7 +72,7 @@ def test_what_is_not_plain_data_is_refused_with_its_line(text: str, words: str) 
 
 @pytest.mark.parametrize("text", ["a: &x 1", "a: &x [1]", "a: &x {b: 1}", "a: *x", "<<: {a: 1}"])
 def test_a_recipe_has_no_aliases_and_no_merge_keys(text: str) -> None:
-    with pytest.raises(ConfigError, match=r"x, line 1: .* not read"):
+    with pytest.raises(ConfigError, match=r"x:1: .* not read"):
         plain_data(text, "x", NARROW)
 
 

@@ -57,9 +57,9 @@ def test_yaml_is_plain_data_and_named_where_it_is_refused(tmp_path: Path) -> Non
     file.write_text("a: [1, x]\n")
     assert load_yaml(file) == {"a": [1, "x"]}
     file.write_text("a: 1\na: 2\n")
-    with pytest.raises(ConfigError, match=f"^{file}, line 2: "):
+    with pytest.raises(ConfigError, match=f"^{file}:2: "):
         load_yaml(file)
-    with pytest.raises(ConfigError, match=r"^mine, line 1"):
+    with pytest.raises(ConfigError, match=r"^mine:1"):
         plain_yaml("a: &x 1", "mine")
 
 

@@ -36,6 +36,7 @@ BUILD = "from npucompose.replay.executor import build; build.file()"
 """In a process before: a compiler that was started with a sanitizer's library would not live long."""
 COMMON = (
     "tests/replay/executor/test_streams.py",
+    "tests/replay/executor/test_cores_of_streams.py",
     "tests/replay/executor/test_thread_orders.py",
     "tests/replay/test_common_memory.py",
     "tests/replay/test_arena.py",

@@ -59,9 +59,9 @@ of `make test-full` holds them to that.
 
 ## Many threads
 
-Eight threads call one module, {fronts}; each result is compared at once and again after more calls. `make test-
-sanitized` does the same, and tests of replays and streams, with our native library built for the thread sanitizer and
-for those of addresses and undefined behaviour, and prints every report with a frame of ours.
+Eight threads call one module, {fronts}; each result is compared at once and again after more calls.
+`make test-sanitized` does the same, and tests of replays and streams, with our native library built for the thread
+sanitizer and for those of addresses and undefined behaviour, and prints every report with a frame of ours.
 `tools/thread_sanitizer.supp` suppresses nothing of ours.
 """
 

@@ -150,7 +150,7 @@ class Delivery:
         for name, content in self.files.items():
             stage, key, *rest = PurePosixPath(name).parts
             if wanted.get(stage) != key or not rest or ".." in rest:
-                raise OrchestratorError(f"a file came back that belongs to no stage of this point: {name!r}.")
+                raise OrchestratorError(f"a file came back that belongs to no stage of this job: {name!r}.")
             run.store.put_file(stage, key, "/".join(rest), content)
             run.store.bring_files(stage, key, run.files)
         return self.outcome

@@ -80,7 +80,7 @@ class RayExecutor(Executor):
         except self.ray.exceptions.RayTaskError as error:
             return number, Outcome(status="failed", error=paragraph(error), exit_status=3)
         except self.ray.exceptions.RayError as error:
-            words = f"Ray lost the process of this point: {first_line(error)}"
+            words = f"Ray lost the process of this job: {first_line(error)}"
             return number, Outcome(status="crashed", error=words, exit_status=3)
         return number, delivery.unpack(run)
 

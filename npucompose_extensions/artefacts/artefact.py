@@ -169,14 +169,14 @@ def _blame(artefact: Artefact) -> tuple[Blame, ...]:
             reason=f"GE does not know every dimension of the input: {list(data.shape or ())}",
             graph=graph.name,
             dimension=data.unknown[0],
-            rule="row 3",
+            rule="rule 3",
         )
         for graph in artefact.graphs
         for data in graph.data
         if data.unknown
     ]
     marked = [
-        Blame(node=m.node, operator=m.operator or "unknown", reason=m.words, rule=f"row {m.row}")
+        Blame(node=m.node, operator=m.operator or "unknown", reason=m.words, rule=f"rule {m.row}")
         for m in artefact.marks
         if m.dynamic
     ]
@@ -301,7 +301,7 @@ def _s6(artefact: Artefact) -> DiagnosisStep:
 
 def _of_mark(mark: Mark) -> str:
     operator = f" ({mark.operator})" if mark.operator else ""
-    return f"{mark.node}{operator}: {mark.words} [row {mark.row}]"
+    return f"{mark.node}{operator}: {mark.words} [rule {mark.row}]"
 
 
 def _s7(artefact: Artefact) -> DiagnosisStep:

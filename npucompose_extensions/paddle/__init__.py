@@ -25,7 +25,7 @@ class Paddle(Network):
     """forward(out, dout), forward(x, label), forward(x) or forward(x, out_grad), as the operator takes it."""
 
     name: ClassVar[str] = "paddle"
-    operator: Operator = option("relu_grad", "which of torch.ops.paddle", choices=OPERATORS)
+    operator: Operator = option("relu_grad", "which operator of torch.ops.paddle", choices=OPERATORS)
     batch: int = option(4, "rows, or images", ge=1)
     classes: int = option(10, "nll_loss: columns of x", ge=2)
     size: int = option(32, "pooling: height and width of an image", ge=4)

@@ -45,7 +45,7 @@ class MiniLm(Model):
     """
 
     name: ClassVar[str] = "minilm"
-    batches: tuple[tuple[str, ...], ...] = option(SENTENCES, "sentences of each step; equally many in each")
+    batches: tuple[tuple[str, ...], ...] = option(SENTENCES, "sentences of each step, the same number in each")
     buckets: tuple[int, ...] = option((16, 32, 64, 128), "lengths in tokens that may be padded to")
     attention: Literal["eager", "sdpa"] = option("eager", "plain operators, or scaled_dot_product_attention")
 

@@ -1,13 +1,19 @@
 """What this process is doing now, in a few words, for whoever waits for it. Knows nobody who listens.
 
-A worker passes it on to the terminal: `compile: tracing the model … 12 s`.
+A worker passes it on to the terminal: `compile: tracing the model … 12 s`. What goes on beside it, in a thread of its
+own, is named as well: `compile: tracing the model, building the native replayer … 12 s`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 _listeners: list[Callable[[str], None]] = []
+_lock = threading.Lock()
+_now = ""
+_beside: list[str] = []
 
 
 def listen(listener: Callable[[str], None]) -> None:
@@ -17,5 +23,27 @@ def listen(listener: Callable[[str], None]) -> None:
 
 def doing(words: str) -> None:
     """Say what begins: `tracing the model`. Costs nothing where nobody listens."""
-    for listener in _listeners:
+    global _now
+    with _lock:
+        _now = words
+        _notify()
+
+
+@contextmanager
+def beside(words: str) -> Iterator[None]:
+    """What a thread does meanwhile, until it is done."""
+    with _lock:
+        _beside.append(words)
+        _notify()
+    try:
+        yield
+    finally:
+        with _lock:
+            _beside.remove(words)
+            _notify()
+
+
+def _notify() -> None:
+    words = ", ".join(filter(None, (_now, *dict.fromkeys(_beside))))
+    for listener in _listeners if words else ():
         listener(words)

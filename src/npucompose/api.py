@@ -56,7 +56,13 @@ def _compiled_again(overrides: Sequence[str], config_dirs: Sequence[str], model:
     from npucompose.compiled import compiled
 
     again = partial(_compiled_again, overrides, config_dirs)
-    return compiled(model, materialize(*overrides, config_dirs=config_dirs), again)
+    return compiled(model, _building(materialize(*overrides, config_dirs=config_dirs)), again)
+
+
+def _building(made: Materialised) -> Materialised:
+    """The same, and what its graphs need is built while the caller does other things."""
+    made.backend.target.start_build(made.backend.mode)
+    return made
 
 
 def materialize(*overrides: Overrides, config_dirs: Sequence[str] = ()) -> Materialised:
@@ -107,7 +113,7 @@ def checked(overrides: Sequence[str], *, config_dirs: Sequence[str] = (), with_m
 
 def backend(*overrides: Overrides, config_dirs: Sequence[str] = ()) -> Backend:
     """A torch.compile backend object: `torch.compile(model, backend=npucompose.backend("passes=cse"))`."""
-    return materialize(*overrides, config_dirs=config_dirs).backend
+    return _building(materialize(*overrides, config_dirs=config_dirs)).backend
 
 
 def dynamo_backend(

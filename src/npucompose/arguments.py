@@ -6,13 +6,13 @@ from __future__ import annotations
 
 import argparse
 import pkgutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
 from attrs import evolve, field, frozen
 
-from npucompose.errors import ConfigError, unknown
+from npucompose.errors import ConfigError, did_you_mean, unknown
 from npucompose.version import __version__
 
 CONFIG_DIR = ("--config-dir", "-cd")
@@ -20,16 +20,45 @@ RECIPE_OUT = "recipe.lock.yaml"
 KIT_OUT = "device_kit"
 
 
+def refusal(message: str, advice: str) -> ConfigError:
+    """Both as sentences of one paragraph."""
+    return ConfigError(f"{message.rstrip('.')}{'' if message.endswith('?') else '.'} {advice}")
+
+
+def unknown_words_text(word: str, options: Sequence[str]) -> str:
+    """`unknown option --jsn. Did you mean '--json'?`; of a word that is no option `'foo' is one argument too many`."""
+    if not word.startswith("-"):
+        return f"'{word}' is one argument too many"
+    name = word.partition("=")[0]
+    return f"unknown option {name}. {did_you_mean(name, options)}".strip()
+
+
 class ArgumentParser(argparse.ArgumentParser):
     """`npucompose list modez` is `unknown kind 'modez'. Did you mean 'modes'? Choices: …`."""
 
     def error(self, message: str) -> NoReturn:
-        raise ConfigError(f"{message.rstrip('.')}. `{self.prog} --help` shows what is possible.")
+        raise refusal(message, f"`{self.prog} --help` shows what is possible.")
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:  # type: ignore[override]
+        """What a command does not know it refuses itself, and not the program around it, which has other options."""
+        found, unknown_words = super().parse_known_args(args, namespace)
+        if unknown_words:
+            self.error(unknown_words_text(unknown_words[0], [name for a in self._actions for name in a.option_strings]))
+        return found, unknown_words
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         if action.choices is not None and value not in action.choices:
             kind = str(action.metavar or action.dest).lower()
             raise ConfigError(unknown(kind, str(value), [str(choice) for choice in action.choices]))
+
+
+class _Variables(argparse.Action):
+    """`--env NAME`, once for each: {name: its value, None where it is not set}."""
+
+    def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
+        from npucompose.input_safety import variable
+
+        setattr(namespace, self.dest, {**getattr(namespace, self.dest), values: variable(values)})
 
 
 @frozen
@@ -108,79 +137,82 @@ def _sortable() -> tuple[str, ...]:
     return (*MEASURED, "status")
 
 
-RUN_FLAGS = (
-    _flag("--quiet", "only the lines of the result: no progress, no warnings; errors on stderr"),
-    _flag("--dry-run", "what would run and what the store has of it; runs and writes nothing"),
-    _argument(
-        "--env", metavar="NAME", action="append", default=[],
-        help="a variable that ${oc.env:NAME} may read, on this command line and in the files of --config-dir",
-    ),
-    _flag("--force", "run it again although the store has it, each point of a sweep too"),
+ENV = _argument(
+    "--env", metavar="NAME", action=_Variables, default={},
+    help="allow ${oc.env:NAME} to read this variable, on this command line and in the files of --config-dir",
 )  # fmt: skip
+RUN_FLAGS = (
+    _flag("--quiet", "print only the result lines: no progress, no warnings; errors go to stderr"),
+    _flag("--dry-run", "show what would run and what the store already has; run and write nothing"),
+    ENV,
+    _flag("--force", "run again what the store already has, including every job of a sweep"),
+)
 """Of `npucompose run`, beside those of Hydra."""
 OVERRIDES = _argument("overrides", nargs="*", help="the experiment: group=choice key=value …")
 ADDED = _argument(*CONFIG_DIR, action="append", default=[], help="a folder with choices of your own")
-OTHER_FILE = _argument("--config-name", "-cn", default="config", help="another file than config.yaml")
-EXPERIMENT = (OVERRIDES, ADDED, OTHER_FILE)
-AS_JSON = _flag("--json", "as JSON")
+OTHER_FILE = _argument("--config-name", "-cn", default="config", help="a file to use instead of config.yaml")
+EXPERIMENT = (OVERRIDES, ADDED, OTHER_FILE, ENV)
+AS_JSON = _flag("--json", "print JSON")
 DOCTOR = (
     AS_JSON,
-    _flag("--calibrate", "first measure anew how long kernels take here (streams.cost=calibrated)"),
+    _flag("--calibrate", "first measure again how long kernels take here (streams.cost=calibrated)"),
 )
 TRUST = _flag("--trust", "import the model that the recipe names (model=python)")
-OUT = _argument("--out", metavar="FILE", help="write here and not on the screen")
+OUT = _argument("--out", metavar="FILE", help="write to this file instead of the screen")
 LOCK = _argument("lock", type=Path, help="the file, or a run's folder")
-ALONE = "; without overrides nothing is compiled and only the file speaks"
+ALONE = "; without overrides nothing is compiled and the answer comes from the file alone"
 
 EXPLAIN = (
     *EXPERIMENT,
-    _argument("--log", action="append", default=[], metavar="FILE", help=f"a log of TorchAir, GE, torch{ALONE}"),
+    _argument("--log", action="append", default=[], metavar="FILE", help=f"a log of TorchAir, GE or torch{ALONE}"),
     _argument("--dump", action="append", default=[], metavar="FILE", help=f"a dump of a GE graph{ALONE}"),
-    _flag("--options", "instead: every value of the experiment, and who said so"),
-    _argument("--under", default="", metavar="PATH", help="with --options: those below this path"),
-    _flag("--adapt", "what the rules of adapt=… would do, as a diff; a dry run"),
+    _flag("--options", "print every value of the experiment and where it was set instead"),
+    _argument("--under", default="", metavar="PATH", help="with --options: only values below this path"),
+    _flag("--adapt", "show what the rules of adapt=… would do, as a diff; changes nothing"),
     AS_JSON,
 )
 LIST = (
     _argument(
-        "kind", choices=_kinds, metavar="KIND", help="a group, as `mode` or `modes`; keys; options (TorchAir's); socs"
+        "kind", choices=_kinds, metavar="KIND", help="a group (`mode` or `modes`), keys, options (TorchAir's), socs, …"
     ),
     ADDED,
-    _argument("--under", default="", metavar="PATH", help="options only: the subtree below this path"),
+    _argument("--under", default="", metavar="PATH", help="for options: only those below this path"),
     _argument(
         "--torch-npu",
         metavar="VERSION",
-        help="options only: of this version (default: the one found, or 2.13.0)",
+        help="for options: of this version (default: the installed one, or 2.13.0)",
     ),
-    *_one_of(AS_JSON, _flag("--yaml", "options only: conf/compiler as the table has it")),
+    *_one_of(AS_JSON, _flag("--yaml", "for options: print the YAML of conf/compiler")),
 )
 NEW = (
     _argument("kind", choices=_beginnings, metavar="KIND", help="model, pass, target or experiment"),
-    _argument("name", metavar="NAME", help="of the file, and of the choice: my_block"),
+    _argument("name", metavar="NAME", help="name of the file and of the choice, for example my_block"),
     _argument("--into", metavar="FOLDER", type=Path, default=Path(), help="where (default: here)"),
 )
 FETCH = (
     _argument("package", choices=("torch_npu",), help="what to fetch"),
-    _argument("--version", help="any that pip's index has (default: 2.13.0, on which execution is proven)"),
+    _argument("--version", help="any version in pip's index (default: 2.13.0, on which execution is proven)"),
     _argument("--python", metavar="3.11", help="the Python that the wheel is for (default: this one)"),
     _argument("--platform", choices=("x86_64", "aarch64"), help="the wheel's processor (default: this one's)"),
 )
 REPORT = (
-    _argument("places", nargs="*", metavar="DIR", help="runs, sweeps, stores (default: the store here)"),
-    _flag("--diff", "what differs between two runs, and who said so"),
-    _argument("--sort", default="p50_us", choices=_sortable, help="by which figure"),
-    _flag("--descending", "the largest first"),
-    _argument("--limit", type=int, default=50, metavar="N", help="so many lines; 0: all (default: 50)"),
+    _argument(
+        "places", nargs="*", metavar="DIR", help="folders of runs, sweeps or stores (default: what was run here)"
+    ),
+    _flag("--diff", "only what differs between two runs, and where it was set"),
+    _argument("--sort", default="p50_us", choices=_sortable, help="column to sort by"),
+    _flag("--descending", "largest first"),
+    _argument("--limit", type=int, default=50, metavar="N", help="maximum number of lines; 0: all (default: 50)"),
     *_one_of(
-        _flag("--full", "the whole account of each run"),
-        _flag("--markdown", "for a pull request"),
-        _flag("--csv", "for a spreadsheet"),
+        _flag("--full", "everything about each run"),
+        _flag("--markdown", "as Markdown, for a pull request"),
+        _flag("--csv", "as CSV, for a spreadsheet"),
         _flag("--json", "with --diff: the differences as JSON"),
         _argument(
             "--html",
             metavar="FILE",
             type=Path,
-            help="one page: table, Pareto plots, differences between any two runs",
+            help="write one HTML page: table, Pareto plots, differences between any two runs",
         ),
     ),
 )
@@ -191,65 +223,67 @@ DEVICE_KIT = (
         metavar="FILE",
         help="a recipe (recipe.lock.yaml, or an experiment's YAML and key=value); or: read results.json",
     ),
-    _argument("--out", metavar="FOLDER", help=f"of the kit (default: {KIT_OUT}); of what is read: .npucompose/device"),
+    _argument("--out", metavar="FOLDER", help=f"folder to write (default: {KIT_OUT}; with read: .npucompose/device)"),
     ADDED,
+    ENV,
     TRUST,
 )
 RECIPE = {
     "eject": Command(
-        about="the plain Python script (torch, torch_npu, torchair) of an experiment",
+        about="write an experiment as a plain Python script (torch, torch_npu, torchair)",
         act="npucompose.recipe.command:eject",
         arguments=(*EXPERIMENT, OUT),
     ),
     "import": Command(
-        about="the YAML of a script that uses TorchAir; the script is not run",
+        about="write the YAML of a script that uses TorchAir; the script is not run",
         act="npucompose.recipe.command:import_",
         arguments=(
             _argument("file", help="the script"),
-            _argument("--torch-npu", metavar="VERSION", help="whose option names it uses (default: 2.13.0)"),
+            _argument("--torch-npu", metavar="VERSION", help="version whose option names it uses (default: 2.13.0)"),
             OUT,
         ),
     ),
     "export": Command(
-        about="the same for another project, and what has no equivalent there",
+        about="write an experiment as another project's configuration",
         act="npucompose.recipe.command:export",
         arguments=(_argument("--to", required=True, help="which project: vllm-ascend"), *EXPERIMENT, OUT),
     ),
     "migrate": Command(
-        about="what changes in a recipe between two versions of torch_npu",
+        about="list what changes in a recipe between two versions of torch_npu",
         act="npucompose.recipe.command:migrate",
         arguments=(
             _argument("file", type=Path, help="the YAML of an experiment"),
-            _argument("--to", required=True, metavar="VERSION", help="the version that it shall run on"),
+            _argument("--to", required=True, metavar="VERSION", help="the version to run on"),
             _argument(
                 "--since",
                 metavar="VERSION",
-                help="the version that it was written for (default: what it says, or 2.13.0)",
+                help="the version that it was written for (default: the one it names, or 2.13.0)",
             ),
         ),
     ),
     "lock": Command(
-        about="run an experiment, write recipe.lock.yaml: what ran and what came of it",
+        about="run an experiment and write recipe.lock.yaml: what ran, and its result",
         act="npucompose.experiment.verify:act_lock",
         arguments=(
             OVERRIDES,
             ADDED,
+            ENV,
             _argument("--out", metavar="FILE", default=RECIPE_OUT, help=f"default: {RECIPE_OUT}"),
         ),
     ),
-    "show": Command(
-        about="what a recipe.lock.yaml says", act="npucompose.experiment.verify:act_show", arguments=(LOCK,)
-    ),
+    "show": Command(about="print a recipe.lock.yaml", act="npucompose.experiment.verify:act_show", arguments=(LOCK,)),
     "verify": Command(
-        about="run a recipe.lock.yaml here: what differs, does the result hold?",
+        about="run a recipe.lock.yaml here: what differs, and does the result hold?",
         act="npucompose.experiment.verify:act_verify",
         arguments=(
             _argument(
                 "--against",
                 metavar="FILE",
-                help="run nothing: compare with this recipe, or refuse what this result file of a device refutes",
+                help="run nothing: compare with this recipe, or check against a device's result file",
             ),
-            _argument("--tolerance", type=float, default=0.2, help="of the speed-up that may be missing (default 0.2)"),
+            _argument(
+                "--tolerance", type=float, default=0.2, help="share of the speed-up that may be missing (default: 0.2)"
+            ),
             TRUST,
             LOCK,
         ),
@@ -257,45 +291,47 @@ RECIPE = {
 }
 COMMANDS = {
     "run": Command(
-        about="compose, compile, capture, replay, benchmark: group=choice key=value …",
-        arguments=(_argument("overrides", nargs="*", help="the experiment; Hydra reads them"), *RUN_FLAGS),
+        about="run an experiment, or a sweep with -m: group=choice key=value …",
+        arguments=(_argument("overrides", nargs="*", help="the experiment: group=choice key=value …"), *RUN_FLAGS),
     ),
     "explain": Command(
-        about="would GE build the graph static, and why not; who set which option; runs no stage",
+        about="whether GE would build the graph static, and why; where options were set; runs no stage",
         act="npucompose.experiment.explain:act",
         arguments=EXPLAIN,
     ),
-    "list": Command(about="what can be chosen", act="npucompose.cli:list_choices", arguments=LIST),
+    "list": Command(
+        about="list the choices of a group, keys, options", act="npucompose.cli:list_choices", arguments=LIST
+    ),
     "new": Command(
-        about="files to begin with: a model, pass, target or experiment of your own, and its test",
+        about="write a working model, pass, target or experiment of your own, with its test",
         act="npucompose.new:act",
         arguments=NEW,
     ),
-    "doctor": Command(about="what this machine can do", act="npucompose.cli:doctor", arguments=DOCTOR),
+    "doctor": Command(about="show what this machine can do", act="npucompose.cli:doctor", arguments=DOCTOR),
     "fetch": Command(
-        about="download the genuine torch_npu wheel for target=npu_offline",
+        about="download Huawei's torch_npu wheel for target=npu_offline",
         act="npucompose.cli:fetch",
         arguments=FETCH,
     ),
     "bisect": Command(
-        about="the first pass that breaks an experiment",
+        about="find the first pass that breaks an experiment",
         act="npucompose.experiment.bisect:act",
-        arguments=(OVERRIDES, ADDED),
+        arguments=(OVERRIDES, ADDED, ENV),
     ),
     "report": Command(
-        about="runs beside each other, or what differs between two",
+        about="a table of runs, or the differences between two",
         act="npucompose.experiment.sweep.report:act",
         arguments=REPORT,
     ),
     "completion": Command(
-        about="what a shell needs to complete commands, groups, choices, keys",
+        about="print a shell's completion of commands, groups, choices and keys",
         act="npucompose.completion:act",
         arguments=(_argument("shell", choices=("bash", "zsh", "fish"), help="which shell"),),
     ),
     "device-kit": Command(
-        about="plain scripts that prove a recipe on an NPU; read what came back",
+        about="write plain scripts that check a recipe on an NPU; read their results",
         act="npucompose.experiment.device_kit:act",
         arguments=DEVICE_KIT,
     ),
-    "recipe": Command(about="an experiment out of npucompose, and in again", actions=RECIPE),
+    "recipe": Command(about="lock, verify, import and eject experiments", actions=RECIPE),
 }

@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from npucompose.arguments import RUN_FLAGS, command_line
+from npucompose.arguments import RUN_FLAGS, command_line, refusal, unknown_words_text
 from npucompose.console import guarded
 from npucompose.errors import ConfigError, NpuComposeError, path_error, raise_for
 
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from npucompose.experiment.sweep.command import Task
     from npucompose.report.listing import Registries
     from npucompose.report.summary import Asked
+    from npucompose.results.record import Report
 
 PREFIX = "npucompose: "
 DEBUG = "--debug"
@@ -55,8 +56,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _status_of(act: Callable[[], int], *, debug: bool) -> int:
     """What the command line ends with; every error is reported, and none is a traceback that nobody asked for."""
     try:
-        status = act()
-        sys.stdout.flush()
+        status = _flushed(act)
     except KeyboardInterrupt:
         print(f"{PREFIX}interrupted; finished stages are kept, the same command goes on after them.", file=sys.stderr)
         return INTERRUPTED
@@ -65,6 +65,17 @@ def _status_of(act: Callable[[], int], *, debug: bool) -> int:
         return PIPE_CLOSED
     except Exception as error:  # noqa: BLE001
         return _report(error, debug=debug)
+    return status
+
+
+def _flushed(act: Callable[[], int]) -> int:
+    """All that was printed is written here, where it is known what a reader's leaving means; help ends by itself."""
+    try:
+        status = act()
+    except SystemExit:
+        sys.stdout.flush()
+        raise
+    sys.stdout.flush()
     return status
 
 
@@ -189,10 +200,9 @@ def run(argv: Sequence[str], *, program: str = "npucompose run") -> int:
         return _status_of(lambda: _run(argv, program), debug="debug=true" in argv)
 
 
-def _run(argv: Sequence[str], program: str) -> int:
+def run_arguments(argv: Sequence[str], program: str) -> argparse.Namespace:
+    """The options of Hydra, those of RUN_FLAGS, and `overrides`; ConfigError for what is neither."""
     from hydra._internal.utils import get_args_parser
-
-    from npucompose.compose.hydra_choices import translated
 
     # Hydra's own parser takes overrides in one row only; `run.py mode=eager -m model=add,mlp` is one, too.
     parser = get_args_parser()
@@ -201,7 +211,15 @@ def _run(argv: Sequence[str], program: str) -> int:
         parser.add_argument(*flag.names, **flag.settings)
     arguments, unknown = parser.parse_known_intermixed_args(argv)
     if unknown:
-        raise ConfigError(f"unknown option {unknown[0]}. `{program} --hydra-help` lists Hydra's own.")
+        known = [name for action in parser._actions for name in action.option_strings]
+        _refuse(program, unknown_words_text(unknown[0], known))
+    return arguments
+
+
+def _run(argv: Sequence[str], program: str) -> int:
+    from npucompose.compose.hydra_choices import translated
+
+    arguments = run_arguments(argv, program)
     arguments.overrides, notes = translated(arguments.overrides)
     for note in () if arguments.quiet or arguments.shell_completion else notes:
         print(PREFIX + note, file=sys.stderr)
@@ -225,7 +243,7 @@ def _run(argv: Sequence[str], program: str) -> int:
 
 
 def _refuse(program: str, message: str) -> NoReturn:
-    raise ConfigError(f"{message.rstrip('.')}. `{program} --hydra-help` lists Hydra's own options.")
+    raise refusal(message, f"`{program} --hydra-help` lists Hydra's own options.")
 
 
 def _single(
@@ -288,24 +306,7 @@ def _composer(arguments: argparse.Namespace) -> Composer:
         raise ConfigError("--config-path would replace the packaged conf/: add your own folder with --config-dir.")
     if arguments.experimental_rerun:
         raise ConfigError("--experimental-rerun would unpickle a file, which can run anything: run the command again.")
-    return Composer(
-        config_dirs=dirs, config_name=arguments.config_name or "config", environment=_environment(arguments.env)
-    )
-
-
-def _environment(names: Sequence[str]) -> dict[str, str | None]:
-    """The variables that were named; ConfigError for one that must not be written into a report."""
-    from npucompose.experiment.orchestrator import SECRET
-
-    for name in names:
-        if not name.isidentifier():
-            raise ConfigError(f"--env {name} is no name of an environment variable: write --env once for each.")
-        if SECRET.search(name):
-            raise ConfigError(
-                f"--env {name}: its name says that it is a secret, and what a configuration holds is written into the "
-                "run's folder, its report and its recipe."
-            )
-    return {name: os.environ.get(name) for name in names}
+    return Composer(config_dirs=dirs, config_name=arguments.config_name or "config", environment=arguments.env)
 
 
 def _hydra(arguments: argparse.Namespace, program: str, composer: Composer, task: Callable[[Any], None]) -> int:
@@ -349,11 +350,17 @@ def _run_here(job: Job, asked: Asked, arguments: argparse.Namespace) -> int:
         raise
     if report.error and report.exit_status:
         status = "" if report.status == "failed" else f"{report.status}: "  # the error says which stage failed
-        print(f"{PREFIX}{status}{report.error}", file=sys.stderr, flush=True)
+        print(f"{PREFIX}{status}{report.error}{_advice(report)}", file=sys.stderr, flush=True)
     render(report, terminal, attrs.evolve(asked, folder=_as_typed(run_dir)))
     for problem in tracking.report_runs(job.checked.experiment.tracker, [run_dir], store.root):
         print(PREFIX + problem, file=sys.stderr)
     return report.exit_status
+
+
+def _advice(report: Report) -> str:
+    """What to do next where several passes ran and one of them changed the results."""
+    guilty = report.numerics is not None and report.numerics.cause == "passes" and len(report.passes) > 1
+    return "; `npucompose bisect` with the same words names the pass" if guilty else ""
 
 
 def _as_typed(folder: Path) -> Path:

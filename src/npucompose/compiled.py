@@ -84,7 +84,7 @@ class CompiledModel:
         return self.model
 
     def _check_captures(self) -> None:
-        if not self.materialised.pre.can.captures:
+        if not self.materialised.backend.records:
             raise CaptureError(f"mode={self.materialised.experiment.mode.name} records nothing that could be detached.")
 
 

@@ -8,6 +8,7 @@ such text is a ConfigError that names the line, before anything of it is used.
 from __future__ import annotations
 
 import io
+import os
 import re
 from collections import ChainMap
 from collections.abc import Callable, Mapping, Sequence
@@ -25,8 +26,25 @@ TAG = "tag:yaml.org,2002:"
 MERGE = TAG + "merge"
 UNSEEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 """Characters that act on a terminal, a file name or the order of the text around them."""
+SECRET = re.compile(r"TOKEN|SECRET|PASSW|CREDENTIAL|API_?KEY|ACCESS_?KEY|PRIVATE", re.IGNORECASE)
+"""Names of variables whose values are nobody's business: they reach no worker and no configuration by themselves."""
 Resolvers = Mapping[str, Sequence[tuple[str, "re.Pattern[str]"]]]
 """{first character: (tag, pattern) in the order asked}: PyYAML's own form."""
+
+
+def variable(name: str) -> str | None:
+    """The value of an environment variable that a person lets a configuration read; None where it is not set.
+
+    ConfigError for one that must not be written into a report.
+    """
+    if not name.isidentifier():
+        raise ConfigError(f"--env {name} is no name of an environment variable: write --env once for each.")
+    if SECRET.search(name):
+        raise ConfigError(
+            f"--env {name}: its name says that it is a secret, and what a configuration holds is written into the "
+            "run's folder, its report and its recipe."
+        )
+    return os.environ.get(name)
 
 
 @frozen(kw_only=True)
@@ -41,7 +59,7 @@ class Limits:
 def plain_data(text: str, name: str, limits: Limits, resolvers: Resolvers | None = None) -> Any:
     """The data in a text, which is called `name` where it is refused.
 
-    `plain_data("a: 1\\na: 2\\n", "x.yaml", …)` raises "x.yaml, line 2: the key 'a' stands in line 1 already."
+    `plain_data("a: 1\\na: 2\\n", "x.yaml", …)` raises "x.yaml:2: the key 'a' stands in line 1 already."
     """
     builder = _Builder(name, limits, resolvers or yaml.SafeLoader.yaml_implicit_resolvers)
     try:
@@ -49,8 +67,11 @@ def plain_data(text: str, name: str, limits: Limits, resolvers: Resolvers | None
             builder.take(event)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
-        line = f", line {mark.line + 1}" if mark is not None else ""
-        raise ConfigError(f"{name}{line} is not YAML: {' '.join(str(error.problem or error).split())}.") from error
+        line = f":{mark.line + 1}" if mark is not None else ""
+        why = " ".join(str(error.problem or error).split())
+        at_a_tab = mark is not None and text[mark.index : mark.index + 1] == "\t"
+        tab = ": a tab, where YAML takes spaces" if at_a_tab else ""
+        raise ConfigError(f"{name}{line} is not YAML: {why}{tab}.") from error
     except (yaml.YAMLError, UnicodeError) as error:
         raise ConfigError(f"{name} is not YAML: {' '.join(str(error).split())}.") from error
     return builder.root
@@ -121,7 +142,7 @@ class _Builder:
                 self._refuse(event, "a second document begins; a file holds one")
 
     def _refuse(self, event: Any, problem: str) -> NoReturn:
-        raise ConfigError(f"{self.name}, line {event.start_mark.line + 1}: {problem}.")
+        raise ConfigError(f"{self.name}:{event.start_mark.line + 1}: {problem}.")
 
     def _count(self, more: int = 1) -> None:
         self.total += more
@@ -196,7 +217,7 @@ class _Builder:
         except (ValueError, OverflowError, KeyError) as error:
             what = repr(text) if len(text) <= 40 else f"{text[:12]}… ({len(text):,} characters)"
             raise ConfigError(
-                f"{self.name}, line {event.start_mark.line + 1}: {what} is no {tag.removeprefix(TAG)} that can be held."
+                f"{self.name}:{event.start_mark.line + 1}: {what} is no {tag.removeprefix(TAG)} that can be held."
             ) from error
 
     def _implied(self, text: str) -> str:

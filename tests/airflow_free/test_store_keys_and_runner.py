@@ -189,6 +189,22 @@ def test_a_key_is_made_of_what_is_read_what_is_needed_and_the_context() -> None:
     assert made.context == {"versions": {"torch": "2"}, "device": {}, "code": {"a": "x"}}
 
 
+def test_what_decides_no_result_is_in_no_key() -> None:
+    made = ingredients()
+    named = ingredients(model={"size": 2, "called": "mine", "name": "m"})
+    assert named.key != made.key
+    outside = attrs.evolve(named, outside=frozenset({"model.called", "model.gone.b", "seed.b", "gone"}))
+    assert outside.values == named.values
+    assert (outside.key, outside.keys([One(), Two()])) == (made.key, made.keys([One(), Two()]))
+    assert attrs.evolve(named, outside=frozenset({"model"})).key == ingredients_without_model().key
+    with pytest.raises(InvalidRequest, match=r"unknown field 'model\.size'"):
+        attrs.evolve(named, outside=frozenset({"model.size"})).keys([One()])
+
+
+def ingredients_without_model() -> Ingredients:
+    return attrs.evolve(ingredients(), values={"seed": 1})
+
+
 @pytest.mark.parametrize("values", [{"model": {"name": "m"}}, {"model": 3}])
 def test_a_field_that_is_not_there_is_named_with_the_stage_that_reads_it(values: dict[str, Any]) -> None:
     with pytest.raises(InvalidRequest, match=r"unknown field 'model\.size' @ reads of stage 'one'"):

@@ -1,4 +1,4 @@
-"""The supervisor, its log and its orders by hand: nothing is forked, every call to the system is looked at."""
+"""The supervisor and its orders by hand: nothing is forked, every call to the system is looked at."""
 
 from __future__ import annotations
 
@@ -13,27 +13,16 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, ClassVar, NoReturn
+from typing import Any, NoReturn
 
 import pytest
 
 from airflow_free import processes, supervisor
-from airflow_free.outcome import MIB, STACK_SIGNAL, Limits
-from airflow_free.supervisor import _Log, _Supervisor
+from airflow_free.outcome import STACK_SIGNAL, Limits
+from airflow_free.supervisor import _Supervisor
+from tests.airflow_free.supervised import Children, Ended, Left, Scripted, Time, is_open, noting, text
 
 WORKER = 4242
-
-
-class Ended(Exception):
-    """What a call that never returns raises here."""
-
-
-def is_open(handle: int) -> bool:
-    try:
-        os.fstat(handle)
-    except OSError:
-        return False
-    return True
 
 
 @pytest.fixture
@@ -56,128 +45,6 @@ def made(parent_: socket.socket, tmp_path: Path, limits: Limits | None = None) -
     found = _Supervisor(parent.theirs, log, limits or Limits(), "bakery")  # type: ignore[attr-defined]
     found.worker, found.cgroup = WORKER, None
     return found
-
-
-def noting(calls: list[Any], name: str, answer: Any = None) -> Callable[..., Any]:
-    def call(*arguments: Any, **named: Any) -> Any:
-        calls.append((name, *arguments, *named.items()))
-        return answer
-
-    return call
-
-
-# What the worker prints.
-
-
-@pytest.fixture
-def pipe() -> Iterator[tuple[int, int]]:
-    out, into = os.pipe()
-    os.set_blocking(out, False)
-    yield out, into
-    for handle in (out, into):
-        if is_open(handle):
-            os.close(handle)
-
-
-@pytest.fixture
-def log_file(tmp_path: Path) -> int:
-    return os.open(tmp_path / "log", os.O_CREAT | os.O_RDWR)
-
-
-def text(tmp_path: Path) -> bytes:
-    return (tmp_path / "log").read_bytes()
-
-
-@pytest.mark.parametrize(
-    ("printed", "kept", "cut"),
-    [
-        ([b"ab", b"cd"], b"abcd", 0),
-        ([b"abcdef"], b"abcdef", 0),
-        ([b"abcdefg"], b"abcdef\n[airflow_free: the log was cut here, 0 bytes are not kept]\ng", 0),
-        ([b"abcdefghijklmnop"], b"abcdef\n[airflow_free: the log was cut here, 2 bytes are not kept]\nijklmnop", 2),
-        (
-            [b"abcd", b"efghij", b"klmnop"],
-            b"abcdef\n[airflow_free: the log was cut here, 2 bytes are not kept]\nijklmnop",
-            2,
-        ),
-    ],
-)  # fmt: skip
-def test_a_log_keeps_its_beginning_and_its_end(
-    printed: list[bytes], kept: bytes, cut: int, tmp_path: Path, log_file: int, pipe: tuple[int, int],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
-    monkeypatch.setattr(supervisor, "TAIL_BYTES", 8)
-    log = _Log(log_file, 6, "airflow_free")
-    for chunk in printed:
-        os.write(pipe[1], chunk)
-        assert log.take(pipe[0])
-    assert log.take(pipe[0])  # nothing there now, and it may come
-    os.close(pipe[1])
-    assert not log.take(pipe[0])
-    log.close()
-    assert (text(tmp_path), log.cut, is_open(log_file)) == (kept, cut, False)
-
-
-def test_of_what_is_cut_no_more_than_the_end_is_held(
-    log_file: int, pipe: tuple[int, int], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(supervisor, "TAIL_BYTES", 8)
-    log = _Log(log_file, 0, "bakery")
-    for chunk, held in ((b"12345", [b"12345"]), (b"1234567", [b"12345", b"1234567"]), (b"a", [b"1234567", b"a"]),
-                        (b"12345678", [b"12345678"])):  # fmt: skip
-        os.write(pipe[1], chunk)
-        log.take(pipe[0])
-        assert log.tail == deque(held)
-    assert log.cut == 21
-    os.close(log_file)
-
-
-def test_all_that_is_left_in_the_pipe_is_taken_and_the_pipe_closed(
-    tmp_path: Path, log_file: int, pipe: tuple[int, int], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(supervisor, "CHUNK", 4)
-    os.write(pipe[1], b"0123456789")
-    log = _Log(log_file, 100, "bakery")
-    log.take_all(pipe[0])  # somebody still holds the other end
-    assert (text(tmp_path), is_open(pipe[0])) == (b"0123456789", False)
-
-
-@pytest.mark.parametrize(("room", "goes_on", "asked"), [(1, True, 32), (0, True, 1), (1, False, 1)])
-def test_a_pipe_that_somebody_fills_for_ever_is_left_after_two_mib(
-    room: int, goes_on: bool, asked: int, log_file: int, pipe: tuple[int, int], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    log = _Log(log_file, 0, "bakery")
-    taken: list[int] = []
-
-    def take(handle: int) -> bool:
-        taken.append(handle)
-        log.cut += room
-        return goes_on
-
-    monkeypatch.setattr(log, "take", take)
-    log.take_all(pipe[0])
-    assert taken == [pipe[0]] * asked
-    assert 32 * supervisor.CHUNK == 2 * MIB
-
-
-def test_a_full_disk_costs_the_log_and_not_the_job(
-    tmp_path: Path, log_file: int, pipe: tuple[int, int], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    log = _Log(log_file, 100, "bakery")
-    written, write = [0], os.write
-
-    def full(handle: int, data: bytes) -> int:
-        if handle != log_file:
-            return write(handle, data)
-        if written[0] >= 4:
-            raise OSError(28, "No space left on device")
-        written[0] += 1
-        return write(handle, data[:1])
-
-    monkeypatch.setattr(os, "write", full)
-    os.write(pipe[1], b"abcdef")
-    assert log.take(pipe[0])
-    assert text(tmp_path) == b"abcd"
 
 
 # What its parent asks for, and what it uses.
@@ -240,29 +107,6 @@ def test_memory_that_is_shared_counts_once_and_the_limit_itself_is_allowed(
     assert asked == ([] if limit is None else [os.getpid()])
 
 
-# Who ended, and who is left.
-
-
-class Children:
-    """`os.waitid` and `os.waitpid` over a list of (pid, exit status); None after the last, or nobody at all."""
-
-    def __init__(self, calls: list[Any], ended: list[tuple[int, int]], others: bool) -> None:
-        self.calls, self.ended, self.others = calls, deque(ended), others
-
-    def waitid(self, *arguments: Any) -> Any:
-        assert arguments == (os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-        if self.ended:
-            return SimpleNamespace(si_pid=self.ended[0][0])
-        if not self.others:
-            raise ChildProcessError
-        return None
-
-    def waitpid(self, pid: int, options: int) -> tuple[int, int]:
-        assert (self.ended[0][0], options) == (pid, 0)
-        self.calls.append(("reaped", pid))
-        return pid, self.ended.popleft()[1] << 8
-
-
 @pytest.mark.parametrize("others", [True, False])
 def test_the_group_of_the_worker_is_killed_before_its_number_is_free(
     others: bool, parent: socket.socket, tmp_path: Path, calls: list[Any], monkeypatch: pytest.MonkeyPatch
@@ -277,25 +121,6 @@ def test_the_group_of_the_worker_is_killed_before_its_number_is_free(
     assert calls == [
         ("reaped", 7), ("signal", WORKER, signal.SIGKILL, ("group", True)), ("reaped", WORKER), ("reaped", 8),
     ]  # fmt: skip
-
-
-class Left:
-    def __init__(self, calls: list[Any], pid: int, session: int = 0, is_zombie: bool = False) -> None:
-        self.session, self.is_zombie = session, is_zombie
-        self.kill = lambda *, with_group: calls.append(("kill", pid, with_group))
-
-
-class Time:
-    def __init__(self, step: float = 0.0) -> None:
-        self.now, self.slept = 50.0, list[float]()
-        self.step = step
-
-    def monotonic(self) -> float:
-        return self.now
-
-    def sleep(self, seconds: float) -> None:
-        self.slept.append(seconds)
-        self.now += self.step
 
 
 @pytest.fixture
@@ -340,30 +165,6 @@ def test_processes_that_cannot_be_ended_are_counted_after_ten_seconds(ending: An
     assert ending(99, left, time, "pen", 0)._end_all() == 2
     assert len(time.slept) == 3  # at 50, 55 and 60 seconds: that is not past the limit yet
     assert ("pen removed", "pen") not in calls
-
-
-# The watch.
-
-
-class Scripted:
-    """A selector that says what the script says is ready, and runs what stands beside it."""
-
-    script: ClassVar[deque[tuple[list[int], Callable[[], Any]]]] = deque()
-    pauses: ClassVar[list[float | None]] = []
-    registered: ClassVar[list[int]] = []
-
-    def register(self, source: Any, events: int) -> None:
-        assert events == selectors.EVENT_READ
-        self.registered.append(source if isinstance(source, int) else source.fileno())
-
-    def unregister(self, source: int) -> None:
-        self.registered.remove(source)
-
-    def select(self, pause: float | None) -> list[Any]:
-        self.pauses.append(pause)
-        ready, act = self.script.popleft()
-        act()
-        return [(SimpleNamespace(fd=fd), None) for fd in ready]
 
 
 @pytest.fixture

@@ -57,6 +57,10 @@ def fine():
     return made(torch.relu)
 
 
+def negative():
+    return Function(torch.relu), {"x": -torch.ones(2, 3)}
+
+
 def raising():
     return {}["missing"]
 
@@ -98,6 +102,8 @@ def dividing(graph_module, example_inputs, config):
     "mine/experiment/tabs.yaml": "# @package _global_\nbenchmark:\n\tmin_calls: 3\n",
     "mine/experiment/sly.yaml": "# @package _global_\ntrust: true\n",
     "mine/experiment/group.yaml": "# @package _global_\ndefaults:\n  - override /modle: eager\n",
+    "mine/experiment/resolver.yaml": "# @package _global_\nseed: ${oc.env:SEED}\n",
+    "mine/experiment/idle.yaml": "# @package _global_\ncompiler:\n  ge_config:\n    oo_level: O1\n",
     "mine/experiment/choice.yaml": "# @package _global_\ndefaults:\n  - override /mode: eagre\n",
     "mine/experiment/types.yaml": "# @package _global_\nseed: many\nbenchmark: fast\nstreams:\n  max_streams: 0\n",
     "mine/model/block.yaml": "name: mlp\nhidden: -3\n",
@@ -109,6 +115,7 @@ def dividing(graph_module, example_inputs, config):
 MINE = "run --config-dir mine"
 PYTHON = "run pipeline=check trust=true model=python"
 PASS = f"{PYTHON} model.factory=net:fine passes=python"
+NEGATIVE = f"{PYTHON} model.factory=net:negative passes=python"
 
 CASES = {
     "a mode misspelt": "run mode=reduce-overhaed",
@@ -149,6 +156,8 @@ CASES = {
     "a group misspelt in a file": f"{MINE} experiment=group",
     "a choice misspelt in a file": f"{MINE} experiment=choice",
     "wrong types in a file": f"{MINE} experiment=types",
+    "a resolver in a file": f"{MINE} experiment=resolver",
+    "an option of another mode in a file": f"{MINE} experiment=idle",
     "a model's option in a file": f"{MINE} model=block",
     "code without trust": "run model=python model.factory=net:fine",
     "a factory without a function": "run trust=true model=python model.factory=net",
@@ -180,6 +189,6 @@ IN_A_WORKER = {
     "a pass that raises": f"{PASS} passes.python.function=rewrites:exploding",
     "a pass that leaves a knot": f"{PASS} passes.python.function=rewrites:knotted",
     "a pass of another signature": f"{PASS} passes.python.function=rewrites:short",
-    "a pass that makes NaN": f"{PASS} passes.python.function=rewrites:dividing",
+    "a pass that makes NaN": f"{NEGATIVE} passes.python.function=rewrites:dividing",
     "an expectation that fails": "run model=add pipeline=check expect.streams=3",
 }

@@ -10,6 +10,7 @@ import pytest
 from attrs import evolve
 
 from npucompose.cli import main
+from npucompose.experiment.sweep import gather
 from npucompose.experiment.sweep.run import PointEntry, PointLedger
 from npucompose.report import json as report_json
 from npucompose.results.record import Figures
@@ -51,6 +52,43 @@ def test_without_a_place_it_is_the_ledger_here(here: Path, capsys: pytest.Captur
     assert text.index("seed=1") < text.index("seed=0") < text.index("seed=-1")
     assert "model=add" not in text  # every point has it
     assert "3 of 3 runs: 2 ok, 1 illegal configuration" in text
+
+
+def test_without_a_sweep_it_is_the_single_runs_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("NPUCOMPOSE_STORE", raising=False)
+    (tmp_path / ".npucompose" / "records").mkdir(parents=True)
+    assert main(["report"]) == 2
+    said = capsys.readouterr().err
+    assert "nothing was run here: no sweep (.npucompose/sweeps.sqlite)" in said
+    assert "npucompose report DIR" in said
+    run = tmp_path / "outputs" / "2026-11-23" / "10-51-07"
+    run.mkdir(parents=True)
+    report_json.write(FULL, run)
+    text = told(capsys)
+    assert "outputs/2026-11-23/10-51-07" in text
+    assert "1 of 1 runs: 1 ok" in text
+
+
+def test_single_runs_stand_beside_the_points_of_sweeps_and_one_that_is_no_report_is_named(
+    here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gather, "MOST_SINGLE", 2)
+    for name, text in (("1", None), ("2", None), ("3", "[]")):
+        (here / "outputs" / name).mkdir(parents=True)
+        report_json.write(FULL, here / "outputs" / name)
+        if text is not None:
+            (here / "outputs" / name / "report.json").write_text(text)
+    assert main(["report", "--csv"]) == 0
+    out, err = capsys.readouterr()
+    assert out.count("outputs/") == 1
+    assert len(out.splitlines()) == 1 + 3 + 1
+    assert "outputs/2" in out
+    assert "the newest 2 of 3 runs in outputs" in err
+    assert "not read: outputs/3/report.json is not a report" in err
+    assert told(capsys, ".npucompose", "--csv").count("outputs/") == 0
 
 
 def test_a_limit_and_an_order(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -122,7 +160,7 @@ def test_the_front_of_a_ledger_is_that_of_all_its_points(here: Path, capsys: pyt
         (["--diff", "--csv", "runs/one", "runs/other"], "--diff is a table of words"),
         (["--json", "runs/one"], "--json is for --diff"),
         (["--html", "nowhere/page.html"], "--html nowhere/page.html cannot be written"),
-        (["broken"], "is not the list of points of a sweep"),
+        (["broken"], "is not the list of jobs of a sweep"),
         (["deep"], "is not a report"),
         (["huge"], "is not read"),
     ],
@@ -157,3 +195,14 @@ def test_two_runs_of_the_same_work_have_a_winner(here: Path, capsys: pytest.Capt
     assert sentence in told(capsys, "runs/one", "runs/third")
     assert " × as fast as" not in told(capsys, "runs/one", "runs/other")
     assert " × as fast as" not in told(capsys, "runs")
+
+
+def test_a_table_in_a_pipe_breaks_no_line(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """`grep` and `cut` want a run in one line, however long its overrides are."""
+    long = [f"passes.stream_plan.option_{n}={n}" for n in range(9)]
+    with PointLedger.open(here / ".npucompose") as ledger:
+        ledger.write([PointEntry(key="a" * 64, status="ok", overrides=tuple(long), figures=Figures(p50_us=7.5))])
+    (line,) = (line for line in told(capsys).splitlines() if long[0] in line)
+    assert len(line) > 200
+    assert long[-1] in line
+    assert "7.5" in line

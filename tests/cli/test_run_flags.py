@@ -85,7 +85,7 @@ def test_a_dry_run_of_a_sweep_counts_what_two_points_share_once(folder: Path) ->
     assert [line.rpartition("; key ")[2] for line in lines[:-1]] == [point.key for point in legal]
     assert "from the store" not in lines[0]
     assert "runs benchmark; from the store compile" in lines[1]
-    assert lines[-1] == f"4 points: 2 would run, 2 illegal. {dry_run.NOTHING}"
+    assert lines[-1] == f"4 jobs: 2 would run, 2 illegal. {dry_run.NOTHING}"
     assert files(folder) == set()
 
 
@@ -154,6 +154,6 @@ def test_a_quiet_sweep_prints_its_summary_and_a_forced_one_runs_all_points_again
     swept = ["-m", "model=add", "mode=eager", "pipeline=check", "seed=1,2", "--quiet"]
     done = launched(tmp_path, *swept)
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.startswith("2 points: 2 ok\n")
+    assert done.stdout.startswith("2 jobs: 2 ok\n")
     assert "2 were done before" in launched(tmp_path, *swept).stdout
     assert "done before" not in launched(tmp_path, *swept, "--force").stdout

@@ -20,7 +20,7 @@ FILES: dict[str, tuple[dict[str, str], list[str], list[str]]] = {
     "_target_ among a model's options": (
         {"model/evil.yaml": f"name: add\nhook: {TOUCH}\n"},
         ["model=evil"],
-        ["model/evil: 'hook._target_' would name code to run"],
+        ["'hook._target_' would name code to run"],
     ),
     "_target_ in an experiment": (
         {"experiment/evil.yaml": f"# @package _global_\nlogs:\n  levels: {TOUCH}\n"},
@@ -30,7 +30,7 @@ FILES: dict[str, tuple[dict[str, str], list[str], list[str]]] = {
     "hydra.callbacks": (
         {"experiment/evil.yaml": f"# @package _global_\nhydra:\n  callbacks:\n    c: {CALLBACK}\n"},
         ["experiment=evil"],
-        ["experiment/evil: a file may not hold hydra.*"],
+        ["experiment/evil.yaml: a file may not hold hydra.*"],
     ),
     "hydra.callbacks by package": (
         {"experiment/evil.yaml": f"# @package hydra.callbacks\nc: {CALLBACK}\n"},
@@ -56,7 +56,7 @@ FILES: dict[str, tuple[dict[str, str], list[str], list[str]]] = {
     "a hydra group on the command line from a stranger's folder": (
         {"hydra/job_logging/evil.yaml": "version: 1\nhandlers: {h: {class: subprocess.Popen, args: [touch, x]}}\n"},
         ["hydra/job_logging=evil", "model=add"],
-        ["hydra/job_logging/evil: a file may not hold hydra.*"],
+        ["hydra/job_logging/evil.yaml: a file may not hold hydra.*"],
     ),
     "hydra.sweeper.params that sets trust": (
         {
@@ -68,7 +68,7 @@ FILES: dict[str, tuple[dict[str, str], list[str], list[str]]] = {
     "a primary file of one's own with hydra in it": (
         {"mine.yaml": "defaults: [config, _self_]\nhydra: {run: {dir: ../../outside}}\n"},
         ["--config-name", "mine"],
-        ["mine: a file may not hold hydra.*"],
+        ["mine.yaml: a file may not hold hydra.*"],
     ),
     "hydra by a package that begins with _global_": (
         {"experiment/evil.yaml": "# @package _global_.hydra\njob: {env_set: {PYTHONPATH: theirs}}\n"},
@@ -109,12 +109,12 @@ FILES: dict[str, tuple[dict[str, str], list[str], list[str]]] = {
     "a group that is not npucompose's": (
         {"theirs/a.yaml": "name: add\n"},
         ["+theirs=a"],
-        ["theirs/a: 'theirs' is no group of npucompose"],
+        ["theirs/a.yaml: 'theirs' is no group of npucompose"],
     ),
     "a key that is not npucompose's": (
         {"experiment/evil.yaml": "# @package _global_\nsecrets: {a: 1}\n"},
         ["experiment=evil"],
-        ["experiment/evil: unknown key 'secrets'"],
+        ["experiment/evil.yaml:2: unknown key 'secrets'"],
     ),
     "a resolver whose name is another value": (
         {
@@ -165,7 +165,7 @@ FILES: dict[str, tuple[dict[str, str], list[str], list[str]]] = {
     "a key given twice": (
         {"experiment/evil.yaml": "# @package _global_\nseed: 1\nstrict: all\nseed: 2\n"},
         ["experiment=evil"],
-        ["evil.yaml, line 4: the key 'seed' stands in line 2 already"],
+        ["evil.yaml:4: the key 'seed' stands in line 2 already"],
     ),
     "files that include one another": (
         {"passes/a.yaml": "defaults: [b]\n", "passes/b.yaml": "defaults: [a]\n"},
@@ -181,7 +181,7 @@ FILES: dict[str, tuple[dict[str, str], list[str], list[str]]] = {
     "an escape character": (
         {"experiment/evil.yaml": '# @package _global_\npipeline: {name: "\\e]0;x"}\n'},
         ["experiment=evil"],
-        ["line 2: the text holds \\x1b"],
+        [":2: the text holds \\x1b"],
     ),
     "text that is shown in another order": (
         {"experiment/evil.yaml": "# @package _global_\npipeline: {name: 'a\u202eb'}\n"},
@@ -191,7 +191,7 @@ FILES: dict[str, tuple[dict[str, str], list[str], list[str]]] = {
     "a number of 5,000 digits": (
         {"experiment/evil.yaml": f"# @package _global_\nseed: {'9' * 5000}\n"},
         ["experiment=evil"],
-        ["line 2: 999999999999… (5,000 characters) is no int that can be held"],
+        [":2: 999999999999… (5,000 characters) is no int that can be held"],
     ),
     "an alias of itself": (
         {"experiment/evil.yaml": "# @package _global_\nlogs: &a {levels: *a}\n"},
@@ -201,17 +201,17 @@ FILES: dict[str, tuple[dict[str, str], list[str], list[str]]] = {
     "two documents": (
         {"model/evil.yaml": "name: add\n---\nname: mlp\n"},
         ["model=evil"],
-        ["line 2: a second document begins"],
+        [":2: a second document begins"],
     ),
     "trust in a file": (
         {"experiment/evil.yaml": "# @package _global_\ntrust: true\n"},
         ["experiment=evil", "model=python", "model.factory=os:getcwd"],
-        ["trust=true comes from conf/experiment/evil.yaml"],
+        ["'trust' is true, and only the command line", "evil.yaml:2"],
     ),
     "oc.env": (
         {"model/evil.yaml": "name: ${oc.env:SECRET}\n"},
         ["model=evil"],
-        ["model/evil: 'name' uses a resolver (${oc.env:SECRET})"],
+        ["'name' uses a resolver (${oc.env:SECRET})"],
     ),
     "oc.env inside of a longer text": (
         {"streams/evil.yaml": "name: 'of ${ oc.env : SECRET}'\nkind: none\n"},
@@ -280,7 +280,7 @@ FILES: dict[str, tuple[dict[str, str], list[str], list[str]]] = {
     "a Python object": (
         {"model/evil.yaml": "name: !!python/object/apply:os.system ['touch executed']\n"},
         ["model=evil"],
-        ["line 1: the tag tag:yaml.org,2002:python/object/apply:os.system is not read"],
+        [":1: the tag tag:yaml.org,2002:python/object/apply:os.system is not read"],
     ),
     "a resolver on the command line": ({}, ["seed=${oc.env:SECRET}"], ["uses a resolver"]),
     "another search path": ({}, ["hydra.searchpath=[file:///tmp]"], ["add a folder of choices with --config-dir"]),

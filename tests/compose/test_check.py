@@ -98,8 +98,8 @@ def test_trust_is_the_command_lines_to_give() -> None:
     assert checked("trust=true").experiment.trust
     composed = compose(["target=null_device", "model=add"])
     for said_by, words in (
-        ({"trust": "a file"}, "trust=true comes from a file"),
-        ({}, "trust=true comes from default"),
+        ({"trust": "a file"}, r"'trust' is true \(it comes from a file\)"),
+        ({}, r"'trust' is true \(it comes from default\)"),
     ):
         with pytest.raises(ConfigError, match=words):
             check(Composed(tree={**composed.tree, "trust": True}, provenance=said_by))

@@ -76,7 +76,7 @@ def test_the_same_said_twice_is_refused() -> None:
 @pytest.mark.parametrize(
     ("override", "instead"),
     [
-        ("hydra/launcher=basic", "executor=… says where the points of a sweep run."),
+        ("hydra/launcher=basic", "executor=… says where the jobs of a sweep run."),
         ("hydra/sweeper=nevergrad", "hydra/sweeper=optuna means search=optuna."),
         ("hydra.sweeper.direction=minimize", "search.space and search.objectives are for search=optuna."),
         ("hydra.launcher.n_jobs=3", "executor=… says where"),

@@ -285,10 +285,16 @@ def test_an_export_runs_nothing_and_has_no_addresses() -> None:
 
 
 def inductor(
-    values: Any, target: str = "cpu", fuses: bool = True, mode: str = GE, strict: str = "mode", **more: Any
+    values: Any,
+    target: str = "cpu",
+    fuses: bool = True,
+    mode: str = GE,
+    strict: str = "mode",
+    replays_fused: bool = False,
+    **more: Any,
 ) -> Any:
     given = experiment(mode, inductor=InductorOptions(values=values), strict=strict, **more)
-    support = ModeSupport(fuses=fuses)
+    support = ModeSupport(fuses=fuses, replays_fused=replays_fused)
     can = SimpleNamespace(target=target, device=f"{target}:1" if target == "cuda" else target)
     made = SimpleNamespace(name=target, support=lambda mode: support, capabilities=lambda mode: can)
     return found_by(legality._inductor, given, made)
@@ -323,6 +329,15 @@ def test_an_option_of_inductors_is_judged_by_where_it_acts(given: Any, why: str,
             assert one.option == f"inductor.{next(iter(given['values']))}"
             assert (one.requested, one.effective) == (next(iter(given["values"].values())), None)
             assert why in one.why
+
+
+def test_a_replay_of_inductors_kernels_needs_a_target_that_records_them_and_a_wrapper_in_python() -> None:
+    replay = {"replay": "native"}
+    assert inductor(replay, strict="all", replays_fused=True) == []
+    assert "does not record what Inductor makes" in problems(lambda: inductor(replay, strict="all"))[0]
+    assert [one.option for one in inductor(replay)] == ["inductor.replay"]
+    both = {**replay, "cpp_wrapper": True}
+    assert "called by Inductor's own C++" in problems(lambda: inductor(both, replays_fused=True))[0]
 
 
 def test_frozen_weights_need_freezing_and_every_mistake_is_told() -> None:

@@ -185,7 +185,7 @@ def test_training_gives_each_input_to_its_parameter() -> None:
 @pytest.mark.parametrize(
     ("factory", "words"),
     [
-        ("misspelt", "model.factory 'named:misspelt': forward of Affine cannot be called with the inputs shfit, x: it"),
+        ("misspelt", ": forward of Affine cannot be called with the inputs shfit, x: it"),
         (
             "missing",
             "model named.missing: forward of Affine cannot be called with the inputs scale, shift: 'x' has no default",

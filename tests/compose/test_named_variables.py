@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -10,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from npucompose.arguments import COMMANDS, RUN_FLAGS
+from npucompose.arguments import COMMANDS, ENV, OVERRIDES
 from npucompose.cli import main
 from npucompose.compose.references import resolved
 from npucompose.compose.tree import Composer
@@ -71,7 +70,7 @@ def test_nor_on_the_command_line(text: str) -> None:
 
 def test_the_refusal_names_the_switch() -> None:
     (problem,) = Composer().compose(["seed=${oc.env:WIDTH}"]).problems
-    assert problem.endswith("`npucompose run --env WIDTH` lets it read that variable.")
+    assert problem.endswith("`--env WIDTH` on the command line lets it read that variable.")
 
 
 def test_a_variable_that_is_not_set_is_told_by_name() -> None:
@@ -142,7 +141,7 @@ def test_a_file_reads_nothing_that_was_not_named(
 ) -> None:
     assert shown(folder, content, *flags) == 2
     told = capsys.readouterr()
-    assert "model/mine: 'size'" in told.err
+    assert "model/mine.yaml:2: 'size'" in told.err
     assert "hunter2" not in told.err + told.out
 
 
@@ -154,9 +153,26 @@ def test_names_of_secrets_and_what_is_no_name_are_refused(
     assert capsys.readouterr().err.startswith(f"npucompose: --env {name}")
 
 
-def test_no_other_command_takes_the_switch() -> None:
-    names = {name for flag in RUN_FLAGS for name in flag.names}
-    assert "--env" in names
-    for command in (*COMMANDS.values(), *COMMANDS["recipe"].actions.values()):
-        if command is not COMMANDS["run"]:
-            assert "--env" not in json.dumps([one.names for one in command.arguments])
+COMPOSING = {"run", "explain", "bisect", "device-kit", "eject", "export", "lock"}
+"""Commands that compose an experiment of choices; the others read what somebody else may have written."""
+
+
+def test_each_command_that_composes_an_experiment_takes_the_switch_and_no_other() -> None:
+    every = {**COMMANDS, **COMMANDS["recipe"].actions}
+    assert {name for name, command in every.items() if ENV in command.arguments} == COMPOSING
+    assert {name for name, command in every.items() if OVERRIDES in command.arguments} <= COMPOSING
+
+
+def test_explain_composes_with_the_variables_that_were_named(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["explain", "--options", "--under", "model", "model=mlp", "mode=eager", "model.hidden=${oc.env:WIDTH}"]
+    assert main([*words, "--env", "WIDTH"]) == 0
+    assert "  model.hidden=32\n" in capsys.readouterr().out
+    assert main(words) == 2
+    assert "`--env WIDTH` on the command line" in capsys.readouterr().err
+
+
+def test_a_script_and_a_recipe_hold_the_value_that_was_read(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["recipe", "eject", "--env", "WIDTH", "mode=max-autotune", "seed=${oc.env:WIDTH}"]) == 0
+    out = capsys.readouterr().out
+    assert "seed: 32" in out
+    assert "oc.env" not in out

@@ -143,9 +143,9 @@ def test_an_error_of_hydra_is_one_sentence_the_useful_one() -> None:
     error.__cause__ = ValueError("inner \n\n object_type=dict\n more")
     assert words(error) == "inner more"
     assert words(ValueError("")) == "ValueError"
-    assert words(Marked("text")) == "x.yaml, line 5: found a tab"
+    assert words(Marked("text")) == "x.yaml:5: found a tab"
     Marked.problem = ""
-    assert words(Marked("text\nmore")) == "x.yaml, line 5: text"
+    assert words(Marked("text\nmore")) == "x.yaml:5: text"
 
 
 def test_errors_of_the_libraries_come_after_what_was_known() -> None:

@@ -82,7 +82,7 @@ def run(folder: Path, *overrides: str) -> tuple[subprocess.CompletedProcess[str]
         cwd=folder, capture_output=True, text=True, check=False, env={**os.environ, "PYTHONPATH": path},
     )  # fmt: skip
     report = json.loads((folder / "out" / "report.json").read_text())
-    assert "What each pass is worth" in (folder / "out" / "report.html").read_text()
+    assert "What each pass contributes" in (folder / "out" / "report.html").read_text()
     return done, report["stages"]["ablation"]["variants"]
 
 

@@ -144,10 +144,9 @@ def graph(name: str, nodes: dict[str, str], decision: Any = None, events: int = 
     return SimpleNamespace(id=name, plan=plan, decision=decision, judged=decision)
 
 
-def decision(prediction: Any = None, *, applied: bool = True, validated: bool = True, timeline: Any = None) -> Any:
-    return SimpleNamespace(
-        applied=applied, validated=validated, why="it pays", prediction=prediction, timeline=timeline
-    )
+def decision(prediction: Any = None, *, applied: bool = True, validated: bool = True, **timelines: Any) -> Any:
+    drawn = {"timeline": None, "one_stream": None, **timelines}
+    return SimpleNamespace(applied=applied, validated=validated, why="it pays", prediction=prediction, **drawn)
 
 
 def test_the_plan_of_one_graph_keeps_its_names_and_its_prediction() -> None:
@@ -192,8 +191,12 @@ def test_without_a_prediction_nothing_is_predicted(found: Any) -> None:
 
 def test_timelines_are_those_of_graphs_that_have_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("npucompose.experiment.stages.facts.facts_of", lambda line: f"facts of {line}")
-    graphs = (graph("a", {}, decision(timeline="t")), graph("b", {}, decision()), graph("c", {}))
-    assert timelines(graphs) == {"a": "facts of t"}
+    both = decision(timeline="t", one_stream="o")
+    graphs = (graph("a", {}, both), graph("b", {}, decision(timeline="u")), graph("c", {}, decision()), graph("d", {}))
+    assert timelines(graphs) == {
+        "timelines": {"a": "facts of t", "b": "facts of u"},
+        "one_stream_timelines": {"a": "facts of o"},
+    }
 
 
 # Who speaks last, and what is added up.
@@ -281,11 +284,11 @@ WRONG = Numerics(reference="eager", max_abs_err=1.0, bitwise=False, passed=False
         (None, {"expectations": (HELD, MISSED)}, "expect_failed", "expect.bitwise wanted True, got False (why)."),
         (None, {"expectations": (HELD,)}, "ok", None),
         (None, {"numerics": WRONG, "expectations": (MISSED,)}, "numerics_failed",
-         "the comparison with eager failed: a; b"),
-        (Outcome(status="done"), {"numerics": attrs.evolve(WRONG, cause="model")}, "numerics_failed",
-         "a; b. Nothing can be compared with it."),
+         "the comparison with eager failed: a; and 1 more, in report.json"),
+        (Outcome(status="done"), {"numerics": attrs.evolve(WRONG, cause="model", problems=("a",))}, "numerics_failed",
+         "a. Nothing can be compared with it."),
         (None, {"numerics": attrs.evolve(WRONG, cause="passes")}, "numerics_failed",
-         "the comparison with eager failed: a; b"),
+         "the passes changed the results: a; and 1 more, in report.json"),
         (Outcome(status="crashed", error="it died"), {"numerics": WRONG}, "crashed", "it died"),
         (Outcome(status="failed", error="f"), {}, "failed", "f"),
         (Outcome(status="timeout", error="t"), {}, "timeout", "t"),

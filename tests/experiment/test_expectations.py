@@ -22,7 +22,7 @@ from npucompose.schema.experiment import Expect
 SINKING = SinkingFacts.from_verdicts(
     fx_graph=SinkingVerdict(value="dynamic", certainty="proven", evidence=("SymInt s77",)),
     ge_graph=SinkingVerdict(value="static", certainty="proven", evidence=("Data query [2, 8, 1, 64]",)),
-    ge_build=SinkingVerdict(value="dynamic", certainty="derived", evidence=("row 5",)),
+    ge_build=SinkingVerdict(value="dynamic", certainty="derived", evidence=("rule 5",)),
     path=3,
     blame=(Blame(node="fia", operator="npu.fia", reason="its tiling depends on actual_seq_lengths", source="m.py:12"),),
     steps=(
@@ -89,7 +89,7 @@ def test_a_miss_names_the_guard_the_call_and_the_remedy() -> None:
 def test_a_miss_of_ge_names_the_node_its_line_the_step_and_the_fix() -> None:
     found = one(attrs.evolve(FULL, sinking=SINKING), ge_build="static")
     assert found.evidence == (
-        "derived: row 5",
+        "derived: rule 5",
         "fia (npu.fia): its tiling depends on actual_seq_lengths at m.py:12",
         "S1 configuration: tiling=host; fix: tiling=sink",
     )
@@ -181,7 +181,7 @@ def test_the_evidence_of_each_expectation() -> None:
         ({"ge_graph": "static"}, none, None, ("no verdict: nothing was compiled",)),
         ({"path": 1}, none, None, ("no verdict: nothing was compiled",)),
         ({"path": 1}, attrs.evolve(FULL, sinking=attrs.evolve(SINKING, path=None)), None,
-         ("no operator of the graph takes its tiling from values, or nobody can tell",)),
+         ("no operator's tiling reads values, or that is unknown",)),
         ({"path": 3}, attrs.evolve(FULL, sinking=attrs.evolve(SINKING, steps=(), blame=())), 3,
          ("fx_graph: dynamic, ge_graph: static, ge_build: dynamic",)),
         ({"ge_build": "dynamic"},
@@ -191,7 +191,7 @@ def test_the_evidence_of_each_expectation() -> None:
         ({"recompiles": 0}, none, 0, ()),
         ({"captures": 1}, none, None, ("the stage capture was not reached",)),
         ({"captures": 0}, attrs.evolve(none, records=captured), 0, ("this mode records nothing on this target",)),
-        ({"captures": 1}, attrs.evolve(FULL, records=captured), 1, ("1 graphs, 126 kernel calls",)),
+        ({"captures": 1}, attrs.evolve(FULL, records=captured), 1, ("1 graph, kernel calls: 126",)),
         ({"segments": 1}, none, None, ("no graph was recorded",)),
         ({"streams": 1}, none, None, ("no graph was compiled",)),
         ({"streams": 2}, FULL, 2, ("default: 1 nodes, s1: 1 nodes",)),

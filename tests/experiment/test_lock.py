@@ -211,18 +211,18 @@ BOMB = "a: &a [x, x]\n" + "".join(f"{b}: &{b} [*{a}, *{a}]\n" for a, b in pairwi
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        (BOMB, "line 1: anchors and aliases are not read"),
+        (BOMB, ":1: anchors and aliases are not read"),
         ("a: !!python/object/apply:os.system ['echo ran > ran']", "the tag tag:yaml.org,2002:python/object"),
-        ("a: !!set {b}", "r.yaml, line 1: the tag tag:yaml.org,2002:set is not read"),
+        ("a: !!set {b}", "r.yaml:1: the tag tag:yaml.org,2002:set is not read"),
         ("[" * 100 + "]" * 100, "nested more than 32 deep"),
         ("a: [", "is not YAML"),
         ("- 1", "is no recipe of schema 1"),
-        ("schema: 2", "is no recipe of schema 1: 2"),
+        ("schema: 2", "is no recipe of schema 1: its schema is 2"),
         ("schema: 1", "'configuration' is missing @"),
-        ("schema: 1\nconfiguration: a\nschema: 1\n", "r.yaml, line 3: the key 'schema' stands in line 1 already"),
+        ("schema: 1\nconfiguration: a\nschema: 1\n", "r.yaml:3: the key 'schema' stands in line 1 already"),
         (
             "experiment:\n  seed: 1\n  mode: {name: eager}\n  seed: 2\n",
-            "line 4: the key 'seed' stands in line 2 already",
+            ":4: the key 'seed' stands in line 2 already",
         ),
         ("\x00", "is not YAML"),
     ],

@@ -40,9 +40,9 @@ def test_lists_of_passes_and_globs_are_values_too() -> None:
     [
         ("seed=interval(1,2)", "names an interval; a sweep takes values"),
         ("hydra.job.name=a,b", "sweeps over a setting of Hydra"),
-        ("seed=range(0,1000000)", "this sweep has more than 100,000 points"),
+        ("seed=range(0,1000000)", "this sweep has more than 100,000 jobs"),
         ("model=glob(nothing*)", "stands for no value"),
-        ("executor.jobs=1,2", "'executor' differs between the points"),
+        ("executor.jobs=1,2", "'executor' differs between the jobs"),
         ("hydra/launcher=basic", "executor=… says where"),
         ("hydra.sweeper.params={trust:true}", "sweeps are npucompose's own"),
         ("hydra.mode=RUN", "write -m for a sweep"),

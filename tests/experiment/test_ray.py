@@ -60,7 +60,7 @@ def test_twelve_points_two_of_which_lose_their_process_leave_the_ledger_that_loc
     assert found["local"] == found["ray"]
     told = by_factory(tmp_path / "ray")
     assert told["kills"].exit_signal == "SIGKILL"
-    assert "Ray lost the process of this point" in str(told["loses_its_place"].error)
+    assert "Ray lost the process of this job" in str(told["loses_its_place"].error)
     assert "RuntimeError: out of tea" in str(told["raises"].error)
     again = sweep(code, *swept, *_ray(cluster), NPUCOMPOSE_STORE=str(tmp_path / "ray" / ".npucompose"))
     assert "12 were done before" in again.stdout

@@ -82,10 +82,10 @@ def test_a_search_over_every_kind_of_dimension_prunes_resumes_and_goes_on(tmp_pa
     assert f"compile_s {best:g}" in first.stdout
     again = sweep(tmp_path, *asked)
     assert again.returncode == 0
-    assert "0 points: none done" in again.stdout
+    assert "0 jobs: none done" in again.stdout
     assert f"compile_s {best:g}" in again.stdout
     further = sweep(tmp_path, *asked, "search.trials=13")
-    assert "3 points" in further.stdout
+    assert "3 jobs" in further.stdout
     assert [trial for trial in trials(tmp_path) if trial.number < 10] == found
     assert len(trials(tmp_path)) == 13
     (folder,) = {

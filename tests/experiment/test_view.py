@@ -41,7 +41,7 @@ def shown(plan: SweepPlan, *, terminal: bool) -> tuple[str, SweepView]:
 def test_a_log_gets_a_line_for_each_end_that_is_new(plan: SweepPlan) -> None:
     text, view = shown(plan, terminal=False)
     assert text == "2/3  crashed  seed=2 · it died of SIGKILL.\n"
-    assert view.summary() == "3 points: 1 ok, 1 crashed, 1 left · 1 were done before"
+    assert view.summary() == "3 jobs: 1 ok, 1 crashed, 1 left · 1 were done before"
 
 
 def test_a_terminal_gets_a_table_of_the_last_ends_and_of_what_runs(

@@ -170,14 +170,14 @@ def logged(total: int, plan: SweepPlan) -> SweepView:
 
 def test_the_summary_counts_ends_what_is_left_and_what_was_done_before(plan: SweepPlan) -> None:
     view = logged(5, plan)
-    assert view.summary() == "5 points: none done, 5 left"
+    assert view.summary() == "5 jobs: none done, 5 left"
     with view:
         for number, (kind, status) in enumerate(
             (("ended", "crashed"), ("ended", "ok"), ("kept", "ok"), ("ended", "illegal"), ("kept", "timeout"))
         ):
             point = plan.points[number]
             view.listen(SweepEvent(kind=kind, point=point, entry=entry(point.key, status)))  # type: ignore[arg-type]
-    assert view.summary() == ("5 points: 2 ok, 1 crashed, 1 illegal configuration, 1 timeout · 2 were done before")
+    assert view.summary() == ("5 jobs: 2 ok, 1 crashed, 1 illegal configuration, 1 timeout · 2 were done before")
     text: Any = view.console.file
     assert [line.split("  ")[0] for line in text.getvalue().splitlines()] == ["1/5", "2/5", "4/5"]
 
@@ -186,7 +186,7 @@ def test_a_point_without_a_job_that_is_kept_was_not_done_before(plan: SweepPlan)
     view = logged(1, plan)
     point = attrs.evolve(plan.points[0], job=None)
     view.listen(SweepEvent(kind="kept", point=point, entry=entry(point.key, "illegal")))
-    assert view.summary() == "1 points: 1 illegal configuration"
+    assert view.summary() == "1 job: 1 illegal configuration"
 
 
 def test_a_line_says_status_name_time_and_error(plan: SweepPlan) -> None:

@@ -1,6 +1,8 @@
-"""What earlier versions wrote is read and verified by this one: a recipe, its report, by each of three commits.
+"""What earlier versions wrote is read and verified by this one: a recipe and its report, by each of three commits; and
+what was written for them: a plan, rules, an experiment.
 
-`written_before/COMMIT` was written by that commit's own `run.py`, with the options that its recipe says, on two cores.
+Recipe and report of `written_before/COMMIT` were written by that commit's own `run.py`, with the options that the
+recipe says, on two cores; `conf/` are files of that commit's own conf/, under names that nothing has today.
 """
 
 from __future__ import annotations
@@ -9,13 +11,17 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 import yaml
 
+import npucompose
 from airflow_free.keys import digest
+from npucompose.api import checked
 from npucompose.cli import main
 from npucompose.errors import ConfigError
 from npucompose.experiment.lock import Locked, read
 from npucompose.experiment.verify import compared, completed, job_of, newer, run_again
+from npucompose.models import MODELS
 from npucompose.report.json import load
 from npucompose.version import __version__
 
@@ -102,6 +108,39 @@ def test_an_option_that_has_gone_is_refused_with_the_version_that_knew_it(tmp_pa
     unknown, why = refused.value.problems
     assert unknown.startswith("unknown key 'gone' @ streams.")
     assert why.startswith(f"The recipe was locked with npucompose 0.0.9 and this is {__version__}: ")
+
+
+def choice_of(place: Path, group: str) -> str:
+    (file,) = (place / "conf" / group).iterdir()
+    return file.stem
+
+
+def test_rules_and_experiments_of_then_are_read(place: Path) -> None:
+    mine = [str(place / "conf")]
+    rules = checked(["passes=adapt", f"adapt={choice_of(place, 'adapt')}"], config_dirs=mine).experiment.adapt.rules
+    written = yaml.safe_load((place / "conf" / "adapt" / f"{choice_of(place, 'adapt')}.yaml").read_text())["rules"]
+    assert [rule.name for rule in rules] == [rule["name"] for rule in written]
+    experiment = choice_of(place, "experiment")
+    made = checked([f"experiment={experiment}"], config_dirs=mine).experiment
+    assert made == checked([f"experiment={experiment.removesuffix('_then')}"]).experiment, "it means what it meant"
+    assert made != checked(["mode=reduce-overhead"]).experiment
+
+
+@pytest.mark.slow
+def test_a_plan_of_then_is_followed(place: Path) -> None:
+    plan = choice_of(place, "streams")
+    model = plan.removesuffix("_then")
+    built = MODELS.get(model)().build(0)
+    chosen = ("mode=reduce-overhead", "passes=stream_plan", "target=null_device", "streams.min_gain=0")
+    followed = []
+    for choice in (plan, model, "none"):
+        backend = npucompose.backend(*chosen, f"streams={choice}", config_dirs=[str(place / "conf")])
+        with torch.no_grad():
+            torch.compile(built.module, backend=backend)(**built.inputs(0))
+        followed += [found.plan.nodes for found in backend.compilations]
+        torch.compiler.reset()
+    of_then, of_today, none = followed
+    assert of_then == of_today != none
 
 
 @pytest.mark.slow

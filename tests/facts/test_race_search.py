@@ -22,7 +22,8 @@ ORDERS = 200
 
 
 def differs(plan: Planned) -> bool:
-    """Whether a kernel that is put before one that it raced with gives the graph other bits."""
+    """Whether a kernel that is put before one that it raced with gives the graph other values. The sign of a NaN is
+    none: a product of negated matrices has every other bit of the product."""
     before = happens_before(plan.graph)
     listed = ran(plan.module, list(before))
     for first, then in races(plan.module):
@@ -59,7 +60,13 @@ def ran(module: fx.GraphModule, order: Sequence[fx.Node]) -> object:
             get(source)
     except LookupError:
         return "read before it was made"
-    return bits(env[source] for source in output.all_input_nodes), bits(inputs)
+    return bits(map(_one_nan, (env[source] for source in output.all_input_nodes))), bits(map(_one_nan, inputs))
+
+
+def _one_nan(value: object) -> object:
+    if isinstance(value, torch.Tensor) and value.is_floating_point():
+        return value.masked_fill(value.isnan(), torch.nan)
+    return value
 
 
 @EXAMPLES

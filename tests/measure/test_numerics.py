@@ -91,7 +91,7 @@ def test_what_cannot_be_compared_fails_with_words(reference: Any, got: Any, word
 
 def test_a_problem_names_its_place_in_the_tree() -> None:
     found = compare({"a": (torch.zeros(1), 1)}, {"a": (torch.zeros(1), 2)})
-    assert found.problems == ("['a'][1]: 1 against 2",)
+    assert found.problems == ("result['a'][1]: 1 against 2",)
     assert found.compared == 2
 
 

@@ -15,7 +15,7 @@ from npucompose.cli import main
 from npucompose.compose.check import Checked, check
 from npucompose.compose.tree import Composer
 from npucompose.errors import ConfigError
-from npucompose.experiment.job import settings_of, values_of
+from npucompose.experiment.job import Job, settings_of, values_of
 from npucompose.experiment.sweep.plan import SweepPlan
 from npucompose.models.python import Python
 from npucompose.report.words import choice
@@ -64,6 +64,27 @@ def refused(*overrides: str) -> str:
         checked(*overrides)
     assert "\n" not in str(caught.value)
     return str(caught.value)
+
+
+def test_a_label_is_shown_and_locked_and_is_no_part_of_the_key() -> None:
+    """Another name is not another result; another argument is."""
+    jobs = [
+        Job.from_composed(Composer().compose([*MINE, "pipeline=check", "model.factory=net:make", *more]))
+        for more in ([], ["model.label=block"], ["model.label=block", "model.args.d=8"])
+    ]
+    unnamed, named, other = jobs
+    assert named.key == unnamed.key != other.key
+    assert named.keys == unnamed.keys
+    assert named.keys["compile"] != other.keys["compile"]
+    assert [job.ingredients.values["model"]["label"] for job in jobs] == ["net.make", "block", "block"]
+
+
+def test_a_default_of_the_factory_cannot_be_referred_to_and_the_sentence_says_what_to_write() -> None:
+    said = refused("model.factory=net:make", "benchmark.warmup=${model.args.d}")
+    assert "benchmark.warmup refers to ${model.args.d}, and there is no such value" in said
+    assert "write model.args.d=VALUE here or in the model's file" in said
+    made = checked("model.factory=net:make", "model.args.d=8", "benchmark.warmup=${model.args.d}")
+    assert made.experiment.benchmark.warmup == 8
 
 
 def test_arguments_reach_the_factory_and_the_seed_too() -> None:

@@ -21,9 +21,7 @@ from tests.passes.test_rewrites import before_and_after
 from tests.sample_graphs import CAN, traced
 
 PAGE = (Path(__file__).parents[2] / "docs" / "adding_a_pass.md").read_text()
-FILE, LINE, YAML, TEST = (
-    match[2] for match in re.finditer(r"(?<!-->\n)```(python part|yaml)\n(.*?)```", PAGE, re.DOTALL)
-)
+FILE, LINE, YAML, TEST = (match[2] for match in re.finditer(r"(?<!-->\n)```(python|yaml)\n(.*?)```", PAGE, re.DOTALL))
 
 
 @pytest.fixture
@@ -54,7 +52,7 @@ def test_the_page_s_pass_keeps_the_values(square: Any) -> None:
 
 
 def test_the_page_s_function_is_a_pass_as_it_stands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (code,) = re.findall(r"-->\n```python part\n(.*?)```", PAGE, re.DOTALL)
+    (code,) = re.findall(r"-->\n```python\n(.*?)```", PAGE, re.DOTALL)
     (tmp_path / "mypasses.py").write_text(code)
     monkeypatch.chdir(tmp_path)
     made = build({"python": Choice(name="python", options={"function": "mypasses:square"})}, {})

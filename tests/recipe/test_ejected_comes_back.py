@@ -64,7 +64,7 @@ def test_the_code_counts_where_it_was_changed_after_ejecting(tmp_path: Path) -> 
         (("#     stream_plan:", "#     no_such_pass:"), "unknown pass 'no_such_pass'"),
         (("#     max_streams: 2", "#     max_streams: 0"), "'max_streams' must be >= 1: 0 @ streams"),
         (("# end of recipe", "#"), "a recipe begins here"),
-        (("#   mode:", "#   mode: ["), "the recipe's YAML, line 3 is not YAML"),
+        (("#   mode:", "#   mode: ["), "the recipe's YAML:3 is not YAML"),
         (("clone_input: false", "clone_inptu: false"), "unknown option 'clone_inptu' @ compiler.debug.aclgraph"),
     ],
 )

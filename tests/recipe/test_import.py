@@ -301,7 +301,7 @@ def test_the_yaml_holds_only_what_differs() -> None:
     ("content", "words"),
     [
         (None, "there is no such file"),
-        (b"def (", "line 1 is not Python"),
+        (b"def (", ":1 is not Python"),
         (b"print(1)\n", "nothing found"),
         (b"\xff\xfe\x00", "is not text in UTF-8"),
         (b"a\x00b", "is not Python"),

@@ -245,7 +245,7 @@ def test_letters_are_written_as_they_are_and_what_does_not_show_as_escapes() -> 
             [header.BEGIN, "#   mod: 1", "#   x: 2", header.END],
             "line 2: unknown section mod, x in the recipe.",
         ),
-        ([header.BEGIN, "#   mode: [", header.END], "line 2: the recipe's YAML, line 2 is not YAML"),
+        ([header.BEGIN, "#   mode: [", header.END], "line 2: the recipe's YAML:2 is not YAML"),
     ],
 )
 def test_a_block_that_is_no_recipe_is_refused_with_its_line(block: list[str], words: str) -> None:

@@ -116,7 +116,9 @@ DOUBLED = {"a0": [1] * 10, **{f"a{n}": [f"${{a{n - 1}}}"] * 10 for n in range(1,
 MANY = {f"model/a{n}.yaml": f"defaults: [a{n + 1}, a{n + 1}]\n" for n in range(10)} | {"model/a10.yaml": "name: mlp\n"}
 CASES = (
     Case(FOREIGN, "is no configuration", foreign("- 1\n"), "it must hold a mapping of keys", "AttributeError"),
-    Case(FOREIGN, "{problem}' for problem", foreign("_target_: x", "model/x"), "model/x: '_target_' would name code"),
+    Case(
+        FOREIGN, "{problem}' for problem", foreign("_target_: x", "model/x"), "mine.yaml:1: '_target_' would name code"
+    ),
     Case(FOREIGN, "_group_problems :: hydra.*", foreign("a: 1", "hydra/launcher/mine"), HYDRA),
     Case(FOREIGN, "is no group of npucompose: a folder", foreign("a: 1", "mail/mine"), "'mail' is no group"),
     Case(FOREIGN, "is not known; a file may", foreign("# @packages _global_\nseed: 1"), "the header @packages is not"),
@@ -128,7 +130,7 @@ CASES = (
     Case(FOREIGN, "may not hold {entry!r}", foreign("defaults: [[model, mlp]]"), f"{LIST} hold ['model', 'mlp']"),
     Case(FOREIGN, "write `override", foreign("defaults: [{once /model: mlp}]"), f"{LIST} name 'once /model'"),
     Case(FOREIGN, "'{entry}': {OWN}", foreign("defaults: [{override /hydra/launcher: ray}]"), "may set Hydra"),
-    Case(FOREIGN, "'{absolute}'", foreign("defaults: [{/mail: a}]"), "'mail' is no group of npucompose"),
+    Case(FOREIGN, "absolute, groups", foreign("defaults: [{/mail: a}]"), "unknown group 'mail'"),
     Case(FOREIGN, "a choice is a name", foreign("defaults: [{/model: ../../mlp}]"), "'../../mlp': a choice is a name"),
     Case(FOREIGN, "would name code to run", foreign("_target_: x", "model/x"), "'_target_' would name code"),
     Case(FOREIGN, "'{here}' {problem}", foreign("a: ${oc.env:HOME}", "model/x"), "'a' uses a resolver"),
@@ -172,10 +174,10 @@ CASES = (
         "executor.address=evil:1 comes from conf/experiment/mine.yaml",
     ),
     Case(CHECK, "_checked :: raise ConfigError(*problems)", checked(mode=3), "'mode'", "AttributeError"),
-    Case(CHECK, "dict.fromkeys(problems)", checked(trust=True), "trust=true comes from conf/experiment/mine.yaml"),
+    Case(CHECK, "dict.fromkeys(problems)", checked(trust=True), "'trust' is true (it comes from conf/"),
     Case(CHECK, "'name' is missing", checked(model={"name": None}), "'name' is missing @ model"),
     Case(CHECK, "mapping of the pass's", checked(passes={"cse": 3}), "options: 3 @ passes.cse"),
-    Case(CHECK, "trust=true comes", checked(trust=True), "trust=true comes from conf/experiment/mine.yaml"),
+    Case(CHECK, "'trust' is true", checked(trust=True), "'trust' is true (it comes from conf/"),
     Case(
         CHECK,
         "_untrusted(f'model",

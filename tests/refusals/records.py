@@ -169,7 +169,7 @@ def toy(**said: Any) -> Callable[[Path], Any]:
 
 
 CASES = (
-    Case(LOCK, "is no recipe of schema", recipe(schema=7), "mine.yaml is no recipe of schema 1: 7"),
+    Case(LOCK, "is no recipe of schema", recipe(schema=7), "mine.yaml is no recipe of schema 1: its schema is 7"),
     Case(
         LOCK,
         "{path}: {problem}",

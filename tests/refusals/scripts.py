@@ -73,7 +73,7 @@ CASES = (
         "AttributeError",
     ),
     Case(HEADER, "unknown section", with_recipe("pipeline: {}"), "unknown section pipeline in the recipe"),
-    Case(IMPORTED, "is not Python", script("def ("), "the script, line 1 is not Python", "SyntaxError"),
+    Case(IMPORTED, "is not Python", script("def ("), "the script:1 is not Python", "SyntaxError"),
     Case(IMPORTED, "lie too deep", script(DEEP), "its calls or expressions lie too deep", "RecursionError"),
     Case(IMPORTED, "call one another", few_steps, "its functions call one another so often", "TooLong"),
     Case(IMPORTED, "nothing found", script("x = 1\n"), "nothing found. Looked for", "IndexError"),

@@ -25,7 +25,7 @@ from npucompose.replay.operands import over, same_bytes
 from npucompose.replay.plan import Workers
 from npucompose.targets.cpu import CpuTarget
 from tests.replay.capturing import in_threads, one_thread, request, traced
-from tests.replay.executor.test_streams import planned
+from tests.replay.executor.streams_by_hand import planned
 from tests.replay.random_programs import programs
 from tests.replay.test_arena import EXECUTORS, block, block_of, nbytes, poison
 

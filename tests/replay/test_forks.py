@@ -17,7 +17,7 @@ from npucompose.replay.memory.arena import Arena
 from npucompose.replay.operands import same_bytes
 from npucompose.replay.plan import Workers
 from tests.replay.capturing import one_thread, request, traced
-from tests.replay.executor.test_streams import planned
+from tests.replay.executor.streams_by_hand import planned
 from tests.replay.test_arena import EXECUTORS, block, block_of
 
 pytestmark = [

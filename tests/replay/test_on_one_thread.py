@@ -9,7 +9,7 @@ from torch import fx
 
 from npucompose.replay.capture.calls import Issue
 from npucompose.replay.capture.kernels import SingleThreadCheck
-from npucompose.replay.capture.recorder import _recorder
+from npucompose.replay.capture.recorder import GraphRecorder, recorder_of
 from npucompose.replay.executor.portable import Lent, lending
 from npucompose.replay.memory import arena
 from npucompose.replay.operands import layout_of
@@ -155,7 +155,7 @@ def test_operands_are_the_callers_tensors_results_memory_or_copies() -> None:
 
 def test_steps_of_a_graph_without_streams_are_issued_as_they_are() -> None:
     module = traced(lambda x: (x + 1,), torch.ones(2))
-    with _recorder(module, [torch.ones(2)], None) as recorder:
+    with recorder_of(module, [torch.ones(2)], None, GraphRecorder) as recorder:
         issue = recorder.issue
     assert not issue.has_streams
     step = Step(op=aten.relu.default, args=())

@@ -15,6 +15,7 @@ from rich.console import Console
 from benchmarks.generate import class_cells, goals_of, row_of, show, write
 from npucompose.report.compare import RunLine, as_markdown
 from npucompose.report.generation import (
+    HEAD,
     LATENCIES,
     NAMES,
     generation_bars,
@@ -77,6 +78,16 @@ def test_a_size_is_one_sentence_of_the_way_that_a_person_would_take() -> None:
         "4 x 16: 59,259 tokens/s, 7.64x over eager; first token after 300.0 µs, then 60.0 µs per token",
     ]
     assert generation_memory(FACTS) == "weights 1.0 MiB; 4 x 16: cache 192.0 KiB, pool 2.0 KiB"
+
+
+def test_each_cell_stands_below_its_head() -> None:
+    one, ways = FACTS.points[0], FACTS.points[0].ways
+    assert dict(zip(HEAD, generation_cells(one, ways[0]), strict=True)) == {
+        "batch x prompt": "1 x 16", "run as": "replay without guards", "tokens/s": "18,286", "by eager's": "9.43x",
+        "time to first token": "200.0 µs", "time per token": "50.0 µs", "compiled for": "2.50 s",
+        "result": "eager's tokens",
+    }  # fmt: skip
+    assert generation_cells(one, ways[-1])[-2:] == ("", "32 tokens, 30 different ones in the first text")
 
 
 def test_what_is_wrong_has_no_figure() -> None:

@@ -191,7 +191,7 @@ def test_events_and_memory_are_in_the_timeline() -> None:
 
 def test_sinking_says_who_is_to_blame_and_what_mends_it() -> None:
     text = shown(INDUCTOR)
-    for words in ("path 3", "row 5: fia: tiling sink is off", "npu.fia.default", "S4 operators", "tiling=sink"):
+    for words in ("path 3", "rule 5: fia: tiling sink is off", "npu.fia.default", "S4 operators", "tiling=sink"):
         assert words in text, words
 
 

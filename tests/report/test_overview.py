@@ -9,7 +9,7 @@ from attrs import evolve
 from report_examples import CRASHED, EXAMPLES, FULL, FULL_BENCHMARK, INDUCTOR, TIMELINES, WRONG
 
 from npucompose.report.html import render
-from npucompose.report.overview import LONGEST, ONE_STREAM, overview
+from npucompose.report.overview import HEIGHT, LONGEST, ON_ONE_STREAM, overview
 from npucompose.report.pictures import LABEL, WIDTH, Axis, lane_spans, memory_drawings
 from npucompose.report.verdict import verdict
 from npucompose.results.drawing import GraphDrawing, NodeTable
@@ -25,7 +25,7 @@ PLAN = Timeline(
     events=(("a", "c"), ("c", "d")),
 )
 ALONE = Timeline(
-    source=ONE_STREAM,
+    source="measured on one stream",
     nodes=PLAN.nodes,
     streams=("default",) * 4,
     start_us=(0.0, 200.0, 250.0, 300.0),
@@ -59,6 +59,7 @@ def test_each_event_is_an_arrow_and_each_wait_a_bar() -> None:
     assert [words for *_, words in plan["waits"]] == ["d waits for c: 50.0 µs"]
     (x1, y1, x2, y2), (_, back, _, up) = picture["arrows"]
     assert (x2 - x1, y2 > y1, up < back) == (0.0, True, True)
+    assert [y1, y2] == [row["top"] + HEIGHT / 2 for row in (plan, side)]
 
 
 def test_what_nobody_waited_for_has_no_bar() -> None:
@@ -70,6 +71,16 @@ def test_where_nothing_was_measured_the_prediction_is_drawn_and_named() -> None:
     picture = drawn(evolve(FULL, stages=evolve(FULL.stages, benchmark=None)), TIMELINES)
     assert [row["name"] for row in picture["rows"]] == ["one stream", "plan", "stream1"]
     assert picture["words"] == "the kernels of graph_0, predicted, by stream; 1 event as arrows, waits as thin bars"
+
+
+def test_what_is_predicted_of_one_stream_is_drawn_kernel_by_kernel() -> None:
+    plan = evolve(PLAN, source="predicted")
+    alone = evolve(ALONE, source=plan.source + ON_ONE_STREAM)
+    rows = {row["name"]: row for row in drawn(lines=[("graph_0", plan), ("graph_0", alone)])["rows"]}
+    assert [words.partition(":")[0] for *_, words in rows["one stream"]["boxes"]] == ["a", "b", "c", "d"]
+    assert rows["one stream"]["time"] == "350.0 µs"
+    measured = drawn(lines=[("graph_0", PLAN), ("graph_0", alone)])["rows"]
+    assert "350.0 µs" not in [row["time"] for row in measured], "predicted stands beside predicted only"
 
 
 def test_of_several_graphs_the_longest_is_drawn() -> None:
@@ -99,6 +110,9 @@ def test_the_verdict_says_speed_results_plan_and_what_needs_attention() -> None:
         "6 options not acting as asked, see below.",
     ]
     assert verdict(WRONG)[0] == "No speed is shown: the results are wrong."
+    assert not [line for line in verdict(evolve(WRONG, streams=FULL.streams)) if "plan" in line]
+    near = evolve(FULL, numerics=evolve(FULL.numerics, bitwise=False, max_abs_err=0.00125))  # type: ignore[type-var]
+    assert "Results equal eager's within tolerance, largest error 0.00125." in verdict(near)
     assert verdict(CRASHED) == []
     alone = evolve(FULL_BENCHMARK, candidate="eager", speedup={}, baselines={})
     assert verdict(evolve(FULL, stages=evolve(FULL.stages, benchmark=alone)))[0] == "517.0 µs, median of 2 calls."

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 from report_examples import FULL
-from test_graph_page import large
+from test_graph_page import LANDMARKS, LINKS, large
 
 import npucompose
 from npucompose.graphs.drawing import drawing
@@ -45,6 +45,27 @@ def test_the_page_of_moe_shared_expert_has_its_streams_events_and_lines(chromium
     lines = {shown["names"][n]: shown["texts"][source] for n, source in enumerate(shown["sources"])}
     assert lines["_softmax"].startswith("npucompose/models/decoders.py:")
     assert "softmax(self.router(x)" in lines["_softmax"]
+
+
+def check_landmarks(page: Chromium) -> None:
+    """A screen reader has header, navigation, main and sections with names, each of them in the navigation."""
+    found = page.ask(LANDMARKS)
+    assert [tag for tag, _ in found[:3]] == ["HEADER", "NAV", "MAIN"]
+    assert all(name for tag, name in found if tag in ("NAV", "SECTION"))
+    assert [name for tag, name in found if tag == "SECTION"] == [name for name, _ in page.ask(LINKS)]
+    assert page.ask("[...document.querySelectorAll('svg, canvas')].every((one) => one.getAttribute('aria-label'))")
+
+
+def check_keyboard(page: Chromium, table: dict[str, Any]) -> None:
+    """Tab alone leads to the graph, keys to its first, next and last node, and each is said."""
+    said = "document.getElementById('graph-said').textContent"
+    for _ in range(100):
+        if page.ask("document.activeElement.id") == "graph-canvas":
+            break
+        page.press("Tab")
+    for key, name in (("Home", table["names"][0]), ("ArrowRight", table["names"][1]), ("End", table["names"][-1])):
+        page.press(key)
+        assert page.ask(said).startswith(f"{name} ·")
 
 
 FRAMES = """(async () => {
@@ -83,10 +104,13 @@ def test_a_page_of_a_run_is_drawn_in_two_seconds(
     (page,) = tmp_path.glob("outputs/*/*/report.html")
     table = json.loads((page.parent / "graphs" / "graph_0.json").read_text())["after"]
     took = []
-    for dark in (False, True, False):
-        chromium.open(page, dark=dark, width=400 if dark else 1280)
+    for dark, width in ((False, 1280), (True, 1280), (False, 400), (True, 400)):
+        chromium.open(page, dark=dark, width=width)
         assert chromium.complaints() == []
+        assert not chromium.scrolls_sideways()
         took.append(chromium.ask(DRAWN_AT))
+    check_landmarks(chromium)
+    check_keyboard(chromium, table)
     with capsys.disabled():
         times = ", ".join(f"{ms:.0f}" for ms in took)
         print(f"\n{len(table['names'])} nodes, page {page.stat().st_size >> 10} KiB: drawn after {times} ms")

@@ -112,6 +112,8 @@ def test_what_the_plan_gained_is_predicted_measured_and_against_one_stream(plan:
     [
         (FULL, "npucompose report --full outputs/10-00-00"),
         (evolve(FULL, streams=None, passes=()), "python run.py model=mlp 'model.label=a b' passes=stream_plan"),
+        (evolve(FULL, streams=None, passes=(), reused=True), "npucompose report --full outputs/10-00-00"),
+        (EXAMPLES["disappointing"], "npucompose report --full outputs/10-00-00"),
         (CRASHED, "python run.py model=mlp 'model.label=a b' debug=true"),
         (MISTRACED, "npucompose report --full outputs/10-00-00"),
         (EXAMPLES["inductor"], "npucompose explain model=mlp 'model.label=a b'"),
@@ -130,6 +132,12 @@ def test_a_pass_that_is_to_blame_is_looked_for() -> None:
 def test_what_needs_attention_is_said_though_nothing_failed() -> None:
     assert list(attention(QUIET)) == []
     assert next(attention(FULL)).startswith("6 options have no effect here: ")
+    assert [
+        words.partition(" has no effect: ")[0] for words in attention(evolve(FULL, effective=FULL.effective[:2]))
+    ] == [one.option for one in FULL.effective[:2]]
+    first, second, *_ = (one.option for one in FULL.effective)
+    three = next(attention(evolve(FULL, effective=FULL.effective[:3])))
+    assert three == f"3 options have no effect here: {first}, {second} and 1 more"
     assert next(attention(EXAMPLES["inductor"])).startswith("1 recompilation: tensor 'x' size mismatch")
 
 

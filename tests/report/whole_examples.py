@@ -101,7 +101,7 @@ FACTS = SinkingFacts.from_verdicts(
             argument="lens",
             dimension=0,
             symbol="s0",
-            rule="row 5",
+            rule="rule 5",
         ),
         Blame(node="mm", operator="aten.mm.default", reason="another"),
     ),

@@ -160,6 +160,8 @@ def test_a_small_torch_is_asked_for_what_it_has():
     assert InductorOptions.of_tree(asked.as_tree()) == asked
     assert InductorOptions.of_tree({"frozen_weights": "refreeze"}) == InductorOptions()
     assert InductorOptions.of_tree({"frozen_weights": None}) == InductorOptions()
+    native = InductorOptions.of_tree({"replay": "native"})
+    assert (native.replays, InductorOptions().replays, "replay" in native.settings()) == (True, False, False)
 
 
 @pytest.mark.usefixtures("small")
@@ -205,7 +207,7 @@ def test_rows_are_those_below_what_was_asked():
     def names(under: str) -> list[str]:
         return [row["option"].removeprefix("inductor.") for row in options(under)]
 
-    assert names("inductor") == ["frozen_weights", *(option.path for option in HAS)]
+    assert names("inductor") == ["frozen_weights", "replay", *(option.path for option in HAS)]
     assert names("inductor.cpp") == ["cpp.simdlen", "cpp.deep"]
     assert names("inductor.cpp.deep") == ["cpp.deep"]
     assert names("inductor.frozen_weights") == ["frozen_weights"]
@@ -230,7 +232,7 @@ def test_rows_are_those_below_what_was_asked():
 def test_more_choices_than_a_message_holds_are_counted(monkeypatch: pytest.MonkeyPatch):
     from npucompose.vendor import inductor
 
-    for count, words in ((39, "Choices: o0, "), (40, "It has 41 options: `npucompose list options --under inductor`")):
+    for count, words in ((38, "Choices: o0, "), (39, "It has 41 options: `npucompose list options --under inductor`")):
         found = {f"o{n}": made(f"o{n}", "int") for n in range(count)}
         monkeypatch.setattr(inductor, "installed", lambda found=found: found)
         inductor._groups.cache_clear()

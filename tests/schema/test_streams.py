@@ -9,6 +9,7 @@ import pytest
 
 from npucompose.results.streams import (
     Decision,
+    PredictedPlan,
     Prediction,
     StreamAssignment,
     StreamEvent,
@@ -123,27 +124,30 @@ def test_a_plan_is_expected_to_pay_from_the_least_gain_on(plan_us: Any, serial_u
 TIMELINE = Timeline(source="predicted", nodes=("a",), streams=("default",), start_us=(0.0,), end_us=(1.0,))
 
 
+PREDICTED = PredictedPlan(figures=prediction(1.0, 2.0), timeline=TIMELINE)
+
+
 def test_what_a_decision_predicts_is_worked_out_once_and_when_it_is_read() -> None:
     asked: list[int] = []
 
-    def predict() -> tuple[Prediction, Timeline]:
+    def predict() -> PredictedPlan:
         asked.append(1)
-        return prediction(1.0, 2.0), TIMELINE
+        return PredictedPlan(figures=prediction(1.0, 2.0), timeline=TIMELINE, one_stream=TIMELINE)
 
     decision = Decision(applied=True, why="w", predict=predict)
     assert asked == []
-    assert (decision.prediction, decision.timeline) == (prediction(1.0, 2.0), TIMELINE)
+    assert (decision.prediction, decision.timeline, decision.one_stream) == (prediction(1.0, 2.0), TIMELINE, TIMELINE)
     assert asked == [1]
     silent = Decision(applied=False, why="w")
-    assert (silent.prediction, silent.timeline) == (None, None)
+    assert (silent.prediction, silent.timeline, silent.one_stream) == (None, None, None)
 
 
-@pytest.mark.parametrize("predict", [None, lambda: (prediction(1.0, 2.0), TIMELINE)])
+@pytest.mark.parametrize("predict", [None, lambda: PREDICTED])
 def test_a_copy_of_a_decision_has_its_prediction_and_says_the_same(predict: Any) -> None:
     trial = TrialRequest(ms=1.0, min_gain=0.1)
     made = Decision(applied=False, why="because", validated=False, trial=trial, predict=predict)
     copy = pickle.loads(pickle.dumps(made.__reduce__()[1]))
-    assert copy == (False, "because", False, trial, None, predict and (made.prediction, made.timeline))
+    assert copy == (False, "because", False, trial, None, predict and PREDICTED)
     again = made.__reduce__()[0](*copy)
     assert (again.applied, again.why, again.validated, again.trial) == (False, "because", False, trial)
     assert (again.prediction, again.timeline) == (made.prediction, made.timeline)

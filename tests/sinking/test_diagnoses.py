@@ -37,7 +37,7 @@ def test_a_model_that_was_not_compiled_has_one_guilty_step(error: str) -> None:
     for one in facts.steps:
         if one.id == guilty:
             assert (one.status, one.evidence) == ("problem", (error,))
-            assert (one.fix or "").startswith("torch.where" if guilty == "S3" else "take what breaks the graph out")
+            assert (one.fix or "").startswith("torch.where" if guilty == "S3" else "move what breaks the graph out")
         else:
             assert (one.status, one.evidence, one.fix) == ("skipped", ("there is no graph to look at",), None)
     assert facts.product == "old"

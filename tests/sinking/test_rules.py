@@ -21,14 +21,14 @@ def test_row_2_an_operator_on_the_hosts_engine() -> None:
     table = TABLE.with_rows({"aten.sort": Operator(ge="Sort", host_engine=True, source="a dump")})
     facts = diagnose(QUESTION, [graph(op("mm"), op("sort", "mm"))], (), table)
     assert facts.ge_build == "dynamic"
-    assert [(b.node, b.rule) for b in facts.blame] == [("sort", "row 2")]
+    assert [(b.node, b.rule) for b in facts.blame] == [("sort", "rule 2")]
 
 
 def test_row_4_a_subgraph_with_a_dynamic_operator() -> None:
     inner = graph(op("nonzero", unknown_out=("u0",), unbacked=("u0",)))
     facts = diagnose(QUESTION, [graph(op("cond", subgraphs=(inner,)))], (), TABLE)
     assert facts.ge_build == "dynamic"
-    assert (facts.blame[0].node, facts.blame[0].rule) == ("cond", "row 4")
+    assert (facts.blame[0].node, facts.blame[0].rule) == ("cond", "rule 4")
     assert "nonzero" in facts.blame[0].reason
     assert diagnose(QUESTION, [graph(op("cond", subgraphs=(graph(op("mm")),)))], (), TABLE).ge_build == "static"
 
@@ -76,7 +76,7 @@ def test_row_8_a_graph_below_the_host_scheduling_threshold(threshold: str, build
 def test_row_9_static_parts_that_are_too_small_are_given_up(limit: int | None, build: str) -> None:
     facts = diagnose(evolve(QUESTION, ops_lower_limit=limit), [chain(10, dynamic_at=3)], (), TABLE)
     assert facts.ge_build == build
-    assert "row 9: operators in each static part, views not counted: 3, 6" in facts.evidence["ge_build"][1]
+    assert "rule 9: operators in each static part, views not counted: 3, 6" in facts.evidence["ge_build"][1]
 
 
 def test_row_10_gears_are_one_static_graph_each() -> None:
@@ -84,7 +84,7 @@ def test_row_10_gears_are_one_static_graph_each() -> None:
     geared = asked("model=mlp", "shapes=dynamic", "+shapes.gears={x.0:[32,64]}")
     assert (plain.fx_graph, plain.ge_graph, plain.ge_build) == ("dynamic",) * 3
     assert (geared.fx_graph, geared.ge_graph, geared.ge_build) == ("dynamic", "dynamic", "static")
-    assert geared.evidence["ge_build"] == ("row 10: each gear is a static graph: x.0=[32, 64]",)
+    assert geared.evidence["ge_build"] == ("rule 10: each gear is a static graph: x.0=[32, 64]",)
 
 
 def test_a_proven_ge_graph_counts_over_what_the_fx_graph_suggests() -> None:

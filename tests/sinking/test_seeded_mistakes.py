@@ -85,7 +85,7 @@ def test_one_tensor_of_many_is_not_marked() -> None:
     assert all(line.startswith("key: dimension ") for line in found.evidence)
     assert found.fix == "shapes.mark_static=[query,value,key]  # in Python: torch._dynamo.mark_static(key)"
     first = facts.blame[0]
-    assert (first.argument, first.operator, first.rule) == ("key", "placeholder", "row 3")
+    assert (first.argument, first.operator, first.rule) == ("key", "placeholder", "rule 3")
     assert (first.dimension, first.symbol) != (None, None)
     assert step(facts, "S4").status == "ok"
 
@@ -95,11 +95,11 @@ def test_tiling_sink_is_off() -> None:
     assert facts.path == 3
     found = step(facts, "S4")
     assert found.status == "problem"
-    assert "actual_seq_lengths_kv, which is no constant, and tiling sink is off" in found.evidence[0]
+    assert "actual_seq_lengths_kv, which is not a constant, and tiling sink is off" in found.evidence[0]
     assert found.fix is not None
     assert found.fix.startswith("tiling=sink  # in Python: config.experimental_config.tiling_schedule_optimize = True")
     (blame,) = facts.blame
-    assert (blame.argument, blame.rule) == ("actual_seq_lengths_kv", "row 5")
+    assert (blame.argument, blame.rule) == ("actual_seq_lengths_kv", "rule 5")
     assert blame.source is not None
     assert blame.source.startswith("attention_decode.py:")
     assert problems(facts) == ["S0", "S4", "S5"]
@@ -146,16 +146,13 @@ def test_a_number_reaches_a_view(made: Callable[[str], tuple[str, ...]]) -> None
     found = step(facts, "S3")
     assert found.status == "problem"
     assert found.evidence[0].startswith(
-        "view (aten.view.default): n makes a size of its result (mistakes.py:7 in forward"
+        "view (aten.view.default): n sets a size of its result (mistakes.py:7 in forward"
     )
-    assert (
-        found.fix
-        == "give aten.view.default a size that is no argument of the call: a constant of the module instead of n"
-    )
+    assert found.fix == "give aten.view.default a size that is not an argument: a constant of the module instead of n"
     assert (facts.blame[0].operator, facts.blame[0].argument, facts.blame[0].rule) == (
         "aten.view.default",
         "n",
-        "row 3",
+        "rule 3",
     )
 
 
@@ -170,7 +167,7 @@ def test_a_nonzero(made: Callable[[str], tuple[str, ...]]) -> None:
     assert (facts.ge_graph, facts.ge_build) == ("static", "dynamic")
     found = step(facts, "S3")
     assert found.status == "problem"
-    assert found.evidence[0].startswith("nonzero (aten.nonzero.default): u0 makes a size of its result (mistakes.py:16")
+    assert found.evidence[0].startswith("nonzero (aten.nonzero.default): u0 sets a size of its result (mistakes.py:16")
     assert found.fix is not None
     assert found.fix.startswith("torch.nonzero_static(x, size=N)")
     assert (facts.blame[0].operator, facts.blame[0].symbol) == ("aten.nonzero.default", "u0")
@@ -198,7 +195,8 @@ def test_an_operator_without_sink_support(made: Callable[[str], tuple[str, ...]]
     found = step(facts, "S4")
     assert found.status == "problem"
     assert (
-        "its tiling reads lens, which is no constant, and has no tiling for the device: its manual" in found.evidence[0]
+        "its tiling reads lens, which is not a constant, and has no version for the device: its manual"
+        in found.evidence[0]
     )
     assert found.fix is not None
     assert found.fix.startswith("use npu_fused_infer_attention_score")
@@ -222,8 +220,8 @@ def test_a_product_without_tiling_on_the_device(soc: str, path: int) -> None:
     if path == 5:
         found = step(facts, "S4")
         assert found.status == "problem"
-        assert f"{soc} computes no tiling on the device" in found.evidence[0]
-        assert found.fix == "target.soc=ascend910b  # products that sink tiling: ascend910b, ascend910_93"
+        assert f"{soc} cannot compute it on the device" in found.evidence[0]
+        assert found.fix == "target.soc=ascend910b  # products with tiling sink: ascend910b, ascend910_93"
 
 
 def test_a_product_that_is_not_named_leaves_the_build_unknown() -> None:
@@ -248,7 +246,7 @@ def test_a_graph_break(made: Callable[[str], tuple[str, ...]], fullgraph: bool) 
     if fullgraph:
         assert "mistakes.py:21 in forward, `torch._dynamo.graph_break()`" in found.evidence[0]
         assert found.fix is not None
-        assert found.fix.startswith("take what breaks the graph out of forward()")
+        assert found.fix.startswith("move what breaks the graph out of forward()")
     else:
         assert "Call to `torch._dynamo.graph_break()`" in found.evidence[-1]
         assert found.fix is not None

@@ -56,6 +56,14 @@ def test_among_equal_starts_the_stream_of_a_source_is_kept() -> None:
     assert by_urgency(work(5.0, 5.0, 1.0), [[2], [2], []], 2, model) == ([0, 1, 0], [0, 1, 2])
 
 
+def test_what_waits_for_the_link_comes_when_all_that_it_awaits_has_arrived_and_other_work_before() -> None:
+    """Two collectives of 6 µs arrive at 6 and 12 µs, for the link takes one after the other."""
+    sent = Work(us=6.0, link=True)
+    kernels = [sent, sent, Work(us=0.0, awaits=(0, 1)), Work(us=0.0, awaits=(0,)), Work(us=6.0), Work(us=5.0)]
+    then: Dag = [[2, 3], [2], [], [], [], []]
+    assert by_urgency(kernels, then, 1, FREE) == ([0] * 6, [0, 1, 4, 3, 5, 2])
+
+
 @pytest.mark.parametrize(
     ("sources", "result", "end", "free", "tail", "placed"),
     [

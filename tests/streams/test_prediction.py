@@ -231,9 +231,23 @@ def test_predicting_asks_only_for_what_was_kept() -> None:
     """The lives are read off the graph when a plan is found; passes may rewrite it before anybody reads the rest."""
     module = traced(mm_abs_sub, X)
     problem = problem_of(module, [1.0] * 4)
-    found = named(problem, ["default"] * 4, {})
+    found = named(problem, ["default", "default", "side", "default"], {})
     expected = predicted(found.scheduled, found.stream_names)
     decision = found.decision(applied=True, why="")
     for node in reversed([n for n in module.graph.nodes if n.op != "placeholder"]):
         module.graph.erase_node(node)
-    assert (decision.prediction, decision.timeline) == expected
+    assert decision.prediction == expected.figures
+    assert decision.timeline == expected.timeline
+    assert decision.one_stream == expected.one_stream
+
+
+def test_one_stream_is_predicted_kernel_by_kernel_and_for_a_plan_of_one_stream_not_again() -> None:
+    problem = problem_of(traced(mm_abs_sub, X), [3.0, 1.0, 2.0, 4.0])
+    plan = named(problem, ["default", "side", "side", "default"], {})
+    alone = predicted(plan.scheduled, plan.stream_names).one_stream
+    assert alone is not None
+    assert (alone.source, set(alone.streams)) == ("predicted on one stream", {"default"})
+    assert alone.nodes == tuple(problem.names)
+    assert (alone.start_us, alone.end_us) == ((0.0, 3.0, 4.0, 6.0), (3.0, 4.0, 6.0, problem.serial_us))
+    row = named(problem, ["default"] * 4, {})
+    assert predicted(row.scheduled, row.stream_names).one_stream is None

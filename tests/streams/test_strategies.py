@@ -99,6 +99,12 @@ def test_a_price_of_events_keeps_a_kernel_on_the_stream_of_its_source() -> None:
     assert dispatch(instance(then, work, 2, model), Policy(event=5.0)).streams[3] == 1
 
 
+def test_a_stream_goes_on_while_the_link_works_and_whoever_awaits_it_starts_when_it_is_done() -> None:
+    work = [Work(us=6.0, link=True), Work(us=4.0), Work(us=0.0, awaits=(0,)), Work(us=1.0)]
+    found = dispatch(instance([[2], [], [3], []], work, 1), Policy())
+    assert (found.ranked, found.end) == ([0, 1, 2, 3], [0.0, 4.0, 6.0, 7.0])
+
+
 def test_streams_that_are_given_stay() -> None:
     then, work = drawn(3)
     on = [index % 2 for index in range(len(then))]

@@ -72,6 +72,7 @@ def test_a_target_runs_measures_and_detaches_unless_it_says_otherwise() -> None:
 def test_a_target_has_nothing_to_tell_unless_it_says_so() -> None:
     target = Plain()
     assert target.prepare(MODE) is target.synchronize() is None
+    assert target.start_build(MODE) is target.finish_build(MODE) is None
     assert not any(isinstance(target, able) for able in PROTOCOLS)
     assert target.device_facts(BACKEND) is target.support(MODE).numerics_note is None
     assert target.set_gears(MODE) is target.common_memory() is target.partition(MODE, GRAPH) is None

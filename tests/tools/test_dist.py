@@ -1,21 +1,28 @@
-"""`make dist`: what is in the wheel, and that it runs README's commands in an empty environment without a compiler."""
+"""`make dist`: what is in the sdist and the wheel, and that both run in an empty environment: the wheel without a
+compiler, what is made of the sdist alone with one."""
 
 from __future__ import annotations
 
 import json
 import os
+import pkgutil
 import platform
 import re
+import shutil
 import subprocess
 import sys
 import sysconfig
+import tarfile
+import tempfile
 import venv
 import zipfile
+from collections.abc import Iterable
 from importlib import metadata
 from pathlib import Path
 
 import pytest
 from attrs import frozen
+from packaging.metadata import Metadata
 from packaging.requirements import Requirement
 
 from npucompose.version import __version__
@@ -29,11 +36,35 @@ pytestmark = [
 
 @frozen
 class Installed:
-    """An environment with the wheel and what it requires; its PATH holds its own programs alone."""
+    """An environment with what was made and what it requires; its PATH holds its own programs alone."""
 
-    wheel: Path
     environment: Path
     folder: Path
+
+    @staticmethod
+    def from_distribution(made: Path, folder: Path, *builders: str) -> Installed:
+        """`builders` make a wheel of an sdist: nothing is downloaded."""
+        new = Installed(environment=folder / "venv", folder=folder)
+        venv.create(new.environment, symlinks=True)
+        new.link(*builders)
+        python = str(new.environment / "bin" / "python")
+        pip = [sys.executable, "-m", "pip", "--python", python, "install", "--quiet", "--no-deps", "--no-index"]
+        subprocess.run([*pip, "--no-build-isolation", str(made)], check=True, cwd=folder)
+        (own,) = metadata.distributions(name="npucompose", path=[str(new.packages)])
+        wanted = map(Requirement, own.requires or ())
+        new.link(*(one.name for one in wanted if one.marker is None or one.marker.evaluate({"extra": ""})))
+        return new
+
+    def link(self, *names: str) -> None:
+        """Distributions of this environment, and what they require, in that one: torch alone is 500 MB."""
+        wanted: dict[str, metadata.Distribution] = {}
+        for name in names:
+            required(name, wanted)
+        for found in wanted.values():
+            for top in {file.parts[0] for file in found.files or () if file.parts[0] not in ("..", "__pycache__")}:
+                place = self.packages / top
+                if not place.is_symlink():
+                    place.symlink_to(str(found.locate_file(top)))
 
     def run(self, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
         programs = self.environment / "bin"
@@ -60,37 +91,48 @@ def required(name: str, seen: dict[str, metadata.Distribution]) -> None:
             required(requirement.name, seen)
 
 
-def link(found: metadata.Distribution, packages: Path) -> None:
-    """A distribution of this environment in another one: torch alone is 500 MB."""
-    tops = {file.parts[0] for file in found.files or () if file.parts[0] not in ("..", "__pycache__")}
-    for top in tops:
-        (packages / top).symlink_to(str(found.locate_file(top)))
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """The sdist and the wheel; the replayer is compiled for real, from what is in the sdist."""
+    return dist.make(tmp_path_factory.mktemp("made") / "dist")
 
 
 @pytest.fixture(scope="module")
-def installed(tmp_path_factory: pytest.TempPathFactory) -> Installed:
-    folder = tmp_path_factory.mktemp("elsewhere")
-    _, wheel = dist.make(folder / "dist")
-    venv.create(folder / "venv", symlinks=True)
-    made = Installed(wheel=wheel, environment=folder / "venv", folder=folder)
-    python = str(folder / "venv" / "bin" / "python")
-    pip = [sys.executable, "-m", "pip", "--python", python, "install", "--quiet", "--no-deps", "--no-index", str(wheel)]
-    subprocess.run(pip, check=True)
-    wanted: dict[str, metadata.Distribution] = {}
-    (own,) = metadata.distributions(name="npucompose", path=[str(made.packages)])
-    for requirement in map(Requirement, own.requires or ()):
-        if requirement.marker is None or requirement.marker.evaluate({"extra": ""}):
-            required(requirement.name, wanted)
-    for one in wanted.values():
-        link(one, made.packages)
-    return made
+def sdist(made: tuple[Path, Path]) -> Path:
+    return made[0]
 
 
-def test_the_wheel_has_the_tag_of_this_platform_and_all_that_runs_and_no_tests(installed: Installed) -> None:
+@pytest.fixture(scope="module")
+def wheel(made: tuple[Path, Path]) -> Path:
+    return made[1]
+
+
+@pytest.fixture(scope="module")
+def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Installed:
+    return Installed.from_distribution(wheel, tmp_path_factory.mktemp("elsewhere"))
+
+
+@pytest.fixture(scope="module")
+def from_sdist(sdist: Path, tmp_path_factory: pytest.TempPathFactory) -> Installed:
+    return Installed.from_distribution(sdist, tmp_path_factory.mktemp("from_sdist"), "hatchling")
+
+
+def packed(file: Path) -> dict[str, bytes]:
+    """{path: content} of a wheel, or of an sdist below its one folder."""
+    if file.suffix == ".whl":
+        with zipfile.ZipFile(file) as wheel:
+            return {name: wheel.read(name) for name in wheel.namelist()}
+    with tarfile.open(file) as sdist:
+        members = [member for member in sdist.getmembers() if not member.isdir()]
+        assert [member.name for member in members if not member.isfile()] == [], "no links"
+        read = {member.name.partition("/")[2]: sdist.extractfile(member) for member in members}
+        return {name: content.read() for name, content in read.items() if content is not None}
+
+
+def test_the_wheel_has_the_tag_of_this_platform_and_all_that_runs_and_no_tests(wheel: Path) -> None:
     python = f"cp{sys.version_info.major}{sys.version_info.minor}"
-    assert installed.wheel.name == f"npucompose-{__version__}-{python}-{python}-linux_{platform.machine()}.whl"
-    with zipfile.ZipFile(installed.wheel) as wheel:
-        names = wheel.namelist()
+    assert wheel.name == f"npucompose-{__version__}-{python}-{python}-linux_{platform.machine()}.whl"
+    names = packed(wheel)
     for wanted in (
         r"npucompose/conf/config\.yaml",
         r"npucompose/report/templates/run\.html",
@@ -152,7 +194,9 @@ def test_where_the_wheel_does_not_fit_the_portable_replayer_runs_and_says_why(in
         chosen = ("mode=reduce-overhead", "model=add", "passes=stream_plan", "pipeline=check", "hydra.run.dir=portable")
         assert installed.run("npucompose", "run", *chosen).returncode == 0
         capture = json.loads((installed.folder / "portable" / "report.json").read_text())["stages"]["capture"]
-        assert capture["executor"] != "native"
+        assert capture["executor"] == "torchscript"
+        assert "no C++ compiler is installed" in capture["why_executor"]
+        assert "is for torch-2.0.0-cp310-x86_64 and does not fit here." in capture["why_executor"]
     finally:
         (installed.packages / "npucompose/replay/executor/prebuilt/torch-2.0.0-cp310-x86_64-0123456789ab").rename(
             carried
@@ -171,8 +215,85 @@ def test_a_torn_file_of_the_wheel_is_not_loaded(installed: Installed) -> None:
     assert installed.run("python", "-c", script).stdout == "built\n"
 
 
-def test_no_path_of_the_builder_is_in_how_it_is_linked(installed: Installed) -> None:
-    with zipfile.ZipFile(installed.wheel) as wheel:
-        (name,) = (name for name in wheel.namelist() if name.endswith(".so"))
-        content = wheel.read(name)
-    assert os.fsencode(Path(str(metadata.distribution("torch").locate_file("torch"))) / "lib") not in content
+MADE_BY_RUNNING = re.compile(
+    r"(^|/)(__pycache__|\.venv|\.\w+_cache|\.hypothesis|\.npucompose|\.bundle\S*|outputs|multirun|dist)/|\.(pyc|so|o|orig)$"
+)
+
+
+def test_the_sdist_is_what_git_has_and_nothing_that_was_made_by_running(sdist: Path) -> None:
+    names = set(packed(sdist))
+    assert [name for name in names if MADE_BY_RUNNING.search(name)] == []
+    for wanted in ("README.md", "CHANGELOG.md", "docs/stability.md", "tests/conftest.py", "tools/wheel_hook.py"):
+        assert wanted in names
+    listed = subprocess.run(
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard"], cwd=dist.ROOT, capture_output=True, text=True
+    )
+    if listed.returncode:
+        pytest.skip("no checkout: what git has is not known")
+    assert names - {"PKG-INFO"} == {name for name in listed.stdout.split() if (dist.ROOT / name).is_file()}
+
+
+def test_no_path_of_the_builder_is_in_either(sdist: Path, wheel: Path) -> None:
+    """Torch's headers write their own path into each of their assertions, and a linker where it found what."""
+    torch = Path(str(metadata.distribution("torch").locate_file("torch")))
+    include = Path(sysconfig.get_path("include"))
+    places = {dist.ROOT, torch, torch.resolve(), include, include.resolve(), Path(sys.prefix)}
+    contents = {f"{file.name}: {name}": content for file in (sdist, wheel) for name, content in packed(file).items()}
+    assert any(name.endswith(".so") for name in contents)
+    for name, content in contents.items():
+        assert [place for place in places if os.fsencode(place) in content] == [], name
+        if name.endswith(".so"):
+            assert os.fsencode(tempfile.gettempdir()) + b"/" not in content
+            assert b"torch/include/c10/core/TensorImpl.h" in content, "assertions still say where they are"
+
+
+def test_the_metadata_is_what_an_index_takes(sdist: Path, wheel: Path) -> None:
+    (of_sdist,) = (content for name, content in packed(sdist).items() if name == "PKG-INFO")
+    (of_wheel,) = (content for name, content in packed(wheel).items() if name.endswith(".dist-info/METADATA"))
+    assert of_sdist == of_wheel
+    found = Metadata.from_email(of_wheel)  # every field that is wrong is an error here
+    assert (found.name, str(found.version)) == ("npucompose", __version__)
+    assert found.summary
+    assert found.description == (dist.ROOT / "README.md").read_text()
+    assert found.description_content_type == "text/markdown"
+    assert found.requires_python is not None
+    assert f"{sys.version_info.major}.{sys.version_info.minor}" in found.requires_python
+    entries = next(content for name, content in packed(wheel).items() if name.endswith("/entry_points.txt")).decode()
+    assert "[console_scripts]\nnpucompose = npucompose.cli:main\n" in entries
+    for place in re.findall(r"^[\w-]+ = ([\w.]+:\w+)$", entries, re.MULTILINE):
+        pkgutil.resolve_name(place)
+
+
+def test_what_is_made_of_the_sdist_elsewhere_is_the_same_but_for_the_compiled_replayer(
+    wheel: Path, from_sdist: Installed
+) -> None:
+    def code(names: Iterable[str]) -> set[str]:
+        return {name for name in names if "/prebuilt/" not in name and ".dist-info/" not in name}
+
+    (own,) = metadata.distributions(name="npucompose", path=[str(from_sdist.packages)])
+    there = {str(file) for file in own.files or () if file.parts[0] != ".." and "__pycache__" not in file.parts}
+    assert code(there) == code(packed(wheel))
+    assert "Root-Is-Purelib: true" in (own.read_text("WHEEL") or "")
+
+
+def test_what_is_made_of_the_sdist_builds_the_replayer_once_and_runs_natively(
+    wheel: Path, from_sdist: Installed
+) -> None:
+    """The compiler is a script that links to what the real one made of the same sources: `made`."""
+    extension = from_sdist.folder / "made.so"
+    extension.write_bytes(next(content for name, content in packed(wheel).items() if name.endswith(".so")))
+    compiler = from_sdist.folder / "c++"
+    compiler.write_text(
+        f"""#!/bin/sh
+for last; do :; done
+case "$1" in -shared) {shutil.which("cp")} {extension} "$last" ;; --version) ;; *) : > "$last" ;; esac
+"""
+    )
+    compiler.chmod(0o755)
+    chosen = ("mode=reduce-overhead", "passes=stream_plan", "pipeline=check")
+    first = from_sdist.run("npucompose", "run", *chosen, "hydra.run.dir=first", CXX=str(compiler))
+    assert first.returncode == 0, first.stderr
+    report = json.loads((from_sdist.folder / "first" / "report.json").read_text())
+    assert report["stages"]["capture"]["executor"] == "native"
+    (built,) = (from_sdist.folder / "cache" / "native").glob("*/npucompose_replay.so")
+    assert built.read_bytes() == extension.read_bytes()

@@ -104,7 +104,10 @@ def _readable(tree: dict[str, Any], problems: Sequence[str]) -> Experiment | Non
 def check(composed: Composed, *, with_model: bool = True, sections: SectionCache | None = None) -> Checked:
     """Everything that can be known to be wrong before anything runs, in one ConfigError; each value that a file says
     with the file and its line."""
-    with located(composed.provenance, composed.files):
+    said_by, sink = dict(composed.provenance), f"compiler.{TILING_SINK}"
+    if said_by.get(sink, DEFAULT) == DEFAULT:
+        said_by[sink] = said_by.get("tiling.schedule", DEFAULT)
+    with located(said_by, composed.files):
         return _checked(composed, with_model=with_model, sections=sections)
 
 
@@ -120,9 +123,8 @@ def _checked(composed: Composed, *, with_model: bool, sections: SectionCache | N
         raise ConfigError(*problems)
     trusting = composed.provenance.get("trust", DEFAULT)
     if experiment.trust and trusting != COMMAND_LINE:
-        problems.append(
-            f"trust=true comes from {trusting}; only the command line itself can say it: add trust=true there."
-        )
+        said = "" if trusting.partition(",")[0] in composed.files else f" (it comes from {trusting})"
+        problems.append(f"'trust' is true{said}, and only the command line itself can say so: add trust=true there.")
 
     said_by = partial(origin, composed.provenance)
     problems += address_problems(experiment.executor, said_by, trust=experiment.trust)

@@ -150,8 +150,13 @@ def _why_not_inductor(path: str, asked: LegalityCase) -> tuple[str, tuple[str, .
         return f"has no meaning on target={can.target}; it acts on {elsewhere}", STRICTEST
     if path in FREEZING and asked.experiment.compile.training:
         return "is not acting: weights that are trained cannot be constants", STRICTEST
-    if path == "frozen_weights" and not asked.experiment.inductor.settings().get("freezing"):
+    settings = asked.experiment.inductor.settings()
+    if path == "frozen_weights" and not settings.get("freezing"):
         return "is not acting: inductor.freezing is off, and no weight is frozen", STRICT
+    if path == "replay" and not asked.can("replays_fused"):
+        return f"has no meaning on target={can.target}, which does not record what Inductor makes", STRICTEST
+    if path == "replay" and settings.get("cpp_wrapper"):
+        return "is not acting: with inductor.cpp_wrapper the kernels are called by Inductor's own C++", STRICT
     return "", NEVER
 
 
@@ -257,7 +262,7 @@ def _device(asked: LegalityCase) -> Iterator[Objection]:
         yield idle("mode", mode.name, why, refused_by, sentence=f"mode={mode.name}: {why}.")
     if mode.ge and asked.experiment.compiler[TILING_SINK] and product.sinks is False:
         option = f"compiler.{TILING_SINK}"
-        why = f"{title} computes no tiling on the device: {product.source}"
+        why = f"{title} cannot compute tiling on the device: {product.source}"
         yield idle(option, True, why, STRICTEST, effective=False, sentence=f"{option}=true: {why}.")
 
 

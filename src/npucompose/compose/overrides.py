@@ -26,8 +26,8 @@ REFUSED_OF_HYDRA = {
     "hydra.mode": "write -m for a sweep",
     "hydra/sweeper": "sweeps are npucompose's own, and hydra/sweeper=optuna means search=optuna",
     "hydra.sweeper": "sweeps are npucompose's own; search.space and search.objectives are for search=optuna",
-    "hydra/launcher": "executor=… says where the points of a sweep run",
-    "hydra.launcher": "executor=… says where the points of a sweep run",
+    "hydra/launcher": "executor=… says where the jobs of a sweep run",
+    "hydra.launcher": "executor=… says where the jobs of a sweep run",
 }
 
 
@@ -187,5 +187,5 @@ def words(error: BaseException) -> str:
     texts = [str(e).strip() for e in (error.__cause__, error) if e is not None and str(e).strip()]
     first = texts[0].splitlines() if texts else [type(error).__name__]
     if mark := getattr(error, "problem_mark", None):
-        first = [f"{mark.name}, line {mark.line + 1}: {getattr(error, 'problem', None) or first[0]}"]
+        first = [f"{mark.name}:{mark.line + 1}: {getattr(error, 'problem', None) or first[0]}"]
     return " ".join(line.strip() for line in first if line.strip() and "object_type=" not in line)

@@ -8,11 +8,16 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from npucompose.compose.conf import conf_dir
 from npucompose.errors import ConfigError, shown_path
 from npucompose.input_safety import read_text
 
-ABOUT = re.compile(r"(?:unknown key )?'(?P<name>[\w.-]+)'(?:.* @ (?P<section>[\w.-]*\w)(?=[.\s]|$))?", re.DOTALL)
-"""How a sentence about a value begins: `'seed' must be …`, `unknown key 'min_cals' @ benchmark`."""
+ABOUT = re.compile(
+    r"(?:unknown key )?'(?P<name>[\w.-]+)'(?:.* @ (?P<section>[\w.-]*\w)(?=[.\s]|$))?"
+    r"|(?P<path>\w+(?:\.\w+)+)=(?:.*?)(?= does not act| acts only| has no meaning)",
+    re.DOTALL,
+)
+"""How a sentence about a value begins: `'seed' must be …`, `unknown key 'x' @ benchmark`, `a.b=3 does not act`."""
 
 
 @contextmanager
@@ -34,16 +39,24 @@ def _with_place(problem: str, provenance: Mapping[str, str], files: Mapping[str,
     about = ABOUT.match(problem)
     if about is None:
         return problem
-    path = ".".join(filter(None, (about["section"], about["name"])))
+    path = about["path"] or ".".join(filter(None, (about["section"], about["name"])))
     said_by = provenance.get(path) or next((by for p, by in provenance.items() if p.startswith(f"{path}.")), "")
-    file = files.get(said_by.partition(",")[0])
-    if file is None:
+    place = _place(path, said_by, files)
+    if place is None or (place == said_by and about["path"] is None):
         return problem
-    line = line_of(file, path.split("."))
-    place = f" ({shown_path(file)}{f':{line}' if line else ''})"
-    if about["section"] is None:
+    place = f" ({place})"
+    if about["section"] is about["path"] is None:
         return f"{problem.rstrip('.')}{place}."
     return f"{about[0]}{place}{problem[about.end() :] or '.'}"
+
+
+def _place(path: str, said_by: str, files: Mapping[str, str]) -> str | None:
+    """`mine/experiment/x.yaml:3`; of a packaged choice who chose it: `conf/tiling/sink.yaml, chosen on …`."""
+    file = files.get(said_by.partition(",")[0])
+    if file is None or Path(file).is_relative_to(conf_dir()):
+        return said_by if said_by.startswith("conf/") else None
+    line = line_of(file, path.split("."))
+    return f"{shown_path(file)}{f':{line}' if line else ''}"
 
 
 def line_that_names(file: str, *words: str) -> str:

@@ -23,6 +23,8 @@ MOST_VALUES = 200_000
 """Of a tree, each reference counted with all that it stands for."""
 MOST_TEXT = 1_000_000
 VARIABLE = re.compile(r"oc\.env:(?P<name>[A-Za-z_]\w*)(?:,(?P<default>[^${}]*))?")
+FACTORY = "model.args."
+"""Keys of which a factory's own default may be the value: it is read when the tree is complete, references included."""
 WORDS = {"true": True, "false": False, "null": None}
 Environment = Mapping[str, str | None]
 """{variable that may be read: its value, None where it is not set}."""
@@ -112,7 +114,7 @@ def _reference(parts: tuple[Part, ...], environment: Environment) -> Reference |
     if asked is not None and asked["name"] in environment:
         return Variable(name=asked["name"], default=asked["default"])
     if any(isinstance(part, str) and ":" in part for part in parts):
-        advice = f"; `npucompose run --env {asked['name']}` lets it read that variable" if asked else ""
+        advice = f"; `--env {asked['name']}` on the command line lets it read that variable" if asked else ""
         raise ValueError(f"it uses a resolver; a value may only refer to another one: ${{model.size}}{advice}")
     return Reference(parts=parts)
 
@@ -218,7 +220,12 @@ class _Tree:
                 return number
             if isinstance(node, list) and number < len(node):
                 return number
-        raise ConfigError(f"{_dotted(path)} refers to ${{{text}}}, and there is no such value.")
+        advice = (
+            f" A default of the factory's own is known only after that: write {text}=VALUE here or in the model's file."
+            if text.startswith(FACTORY)
+            else ""
+        )
+        raise ConfigError(f"{_dotted(path)} refers to ${{{text}}}, and there is no such value.{advice}")
 
 
 def _scalar(text: str) -> Any:

@@ -346,7 +346,7 @@ class Session:
 
     def _why_attached(self) -> str:
         """Why there can be no detached handle; empty where it can be tried."""
-        if not self.materialised.pre.can.captures:
+        if not self.materialised.backend.records:
             return f"mode={self.experiment.mode.name} records nothing"
         if not self.checked.target.detaches:
             return f"target={self.checked.target.name}: its own compiler replays, from inside torch.compile"

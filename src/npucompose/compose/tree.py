@@ -64,15 +64,22 @@ class Composed:
     """How trust is said on the command line that this came from."""
 
 
-def compose(overrides: Sequence[str], *, config_dirs: Sequence[str] = (), config_name: str = "config") -> Composed:
-    """Compose `conf/<config_name>.yaml` with Hydra overrides.
+def compose(
+    overrides: Sequence[str],
+    *,
+    config_dirs: Sequence[str] = (),
+    config_name: str = "config",
+    environment: Environment = CLOSED,
+) -> Composed:
+    """Compose `conf/<config_name>.yaml` with Hydra overrides; values may read the variables of `environment`.
 
     `compose(["mode=eager"]).provenance["mode.name"]` is "conf/mode/eager.yaml, chosen on the command line".
     The tree is the caller's own, to change as it likes.
     Raises ConfigError for text that is not an override and for YAML that cannot be read.
     """
-    if config_dirs:
-        return Composer(config_dirs=config_dirs, config_name=config_name).compose(overrides)
+    if config_dirs or environment:
+        composer = Composer(config_dirs=config_dirs, config_name=config_name, environment=environment)
+        return composer.compose(overrides)
     composed = _of_the_package(config_name).compose(overrides)
     return evolve(composed, tree=deepcopy(composed.tree))
 

@@ -16,8 +16,9 @@ from typing import Any, cast
 
 import attrs
 
+from npucompose.compose.places import line_of, line_that_names
 from npucompose.compose.references import CLOSED, PLAIN, VARIABLE, Environment
-from npucompose.errors import ConfigError, listed, raise_for, unknown
+from npucompose.errors import ConfigError, listed, raise_for, shown_path, unknown
 from npucompose.input_safety import Limits, Resolvers, plain_data, read_text
 from npucompose.results.effective import COMMAND_LINE
 from npucompose.schema.experiment import Experiment
@@ -62,8 +63,17 @@ def read_foreign(
         problems += _key_problems(made, group, package)
         problems += _default_problems(made.get("defaults"), group, is_group)
         problems += _value_problems({key: value for key, value in made.items() if key != "defaults"}, "", environment)
-    raise_for([f"{config_path}: {problem}" for problem in dict.fromkeys(problems)])
+    raise_for([f"{_place(file, problem)}: {problem}" for problem in dict.fromkeys(problems)])
     return made, package
+
+
+def _place(file: Path, problem: str) -> str:
+    """`mine/experiment/x.yaml:3`: where the first thing stands that the sentence quotes."""
+    quoted = re.search(r"'([^']+)'", problem)
+    if quoted is None:
+        return shown_path(str(file))
+    line = line_of(str(file), quoted[1].split("."))
+    return f"{shown_path(str(file))}:{line}" if line else line_that_names(str(file), *quoted[1].split())
 
 
 @cache
@@ -146,7 +156,8 @@ def _default_problems(defaults: Any, group: str, is_group: IsGroup) -> Iterator[
         elif is_hydra(absolute):
             yield f"the defaults list may not name '{entry}': {OWN}"
         elif entry is not choice and not is_group(absolute):
-            yield f"the defaults list may not name '{entry}': '{absolute}' is no group of npucompose."
+            groups = [name for name in ("experiment", *attrs.fields_dict(Experiment)) if is_group(name)]
+            yield f"the defaults list may not name '{entry}': {unknown('group', absolute, groups)}"
         elif choice and not CHOICE.fullmatch(choice):
             yield f"the defaults list may not name '{choice}': a choice is a name, as in `override /model: mlp`."
 
@@ -171,7 +182,10 @@ def _text_problem(text: str, environment: Environment) -> str | None:
     if "${" not in left:
         return None
     if re.search(r"\$\{[^{}]*:", left):
-        return f"uses a resolver ({text[:60]}); a file may only refer to other values: ${{model.size}}."
+        return (
+            f"uses a resolver ({text[:60]}); a file may only refer to other values, ${{model.size}}, and to variables "
+            "that the command line names: --env NAME."
+        )
     return f"is not understood ({text[:60]}); a file may refer to one other value: ${{model.size}}."
 
 

@@ -44,7 +44,7 @@ T = TypeVar("T")
 LONG_US = 1000.0
 """From here on a predicted time is held against the measured one."""
 
-PROBLEMS_SHOWN = 2
+PROBLEMS_SHOWN = 1
 """Of a comparison that did not pass, in its error."""
 
 ACCOUNTS = ("compile", "replay", "sequence", "generate")
@@ -236,6 +236,8 @@ def _failed(numerics: Numerics) -> str:
             "tracing changed the results by more than the table of tolerances allows, before anything of npucompose "
             f"touched the graph: torch.compile(backend='aot_eager') differs from eager too; {problems}"
         )
+    if numerics.cause == "passes":
+        return f"the passes changed the results: {problems}"
     return f"the comparison with eager failed: {problems}"
 
 

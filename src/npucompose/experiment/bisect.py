@@ -35,7 +35,7 @@ class GuiltyPass:
 
 def act(arguments: argparse.Namespace) -> int:
     """`npucompose bisect`: 1 where a pass breaks it."""
-    composed = compose(arguments.overrides, config_dirs=arguments.config_dir)
+    composed = compose(arguments.overrides, config_dirs=arguments.config_dir, environment=arguments.env)
     found = bisect(composed, default_store(), lambda line: print(f"  {line}", flush=True))
     if found.guilty is None:
         print("it holds with all of its passes.")

@@ -22,7 +22,7 @@ import yaml
 from airflow_free.store import write_atomically
 from npucompose.arguments import KIT_OUT
 from npucompose.compose.check import Checked
-from npucompose.compose.tree import Composed, compose
+from npucompose.compose.tree import Composed, Composer
 from npucompose.errors import ConfigError
 from npucompose.experiment.job import Job, device_folder, recipe_key
 from npucompose.experiment.lock import read
@@ -49,7 +49,7 @@ def act(arguments: argparse.Namespace) -> int:
     if arguments.words[0] == READ:
         return _read(arguments.words[1:], arguments.out)
     file, *overrides = arguments.words
-    job = _job(Path(file), overrides, arguments.config_dir, trust=arguments.trust)
+    job = _job(Path(file), overrides, arguments)
     folder = Path(arguments.out or KIT_OUT)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise ConfigError(f"--out {folder} is there and not empty: name a new folder for the kit.")
@@ -59,22 +59,23 @@ def act(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _job(file: Path, overrides: Sequence[str], config_dirs: Sequence[str], *, trust: bool) -> Job:
+def _job(file: Path, overrides: Sequence[str], arguments: argparse.Namespace) -> Job:
     """The experiment of a recipe. An NPU that is not here is compiled for all the same: with npu_offline."""
     data: Any = load_yaml(file)
     if isinstance(data, dict) and "configuration" in data:
         if overrides:
             raise ConfigError(f"{file} is locked: it takes no key=value. Lock another experiment.")
-        return job_of(read(file), trust=trust)
+        return job_of(read(file), trust=arguments.trust)
     with tempfile.TemporaryDirectory(prefix="npucompose-kit-") as folder:
         name = "".join(c if c.isalnum() else "_" for c in file.stem) or "recipe"
         (Path(folder) / "experiment").mkdir()
         shutil.copyfile(file, Path(folder) / "experiment" / f"{name}.yaml")
-        words = [f"experiment={name}", *(["trust=true"] if trust else []), *overrides]
-        composed = compose(words, config_dirs=[folder, *config_dirs])
+        words = [f"experiment={name}", *(["trust=true"] if arguments.trust else []), *overrides]
+        composer = Composer(config_dirs=[folder, *arguments.config_dir], environment=arguments.env)
+        composed = composer.compose(words)
         target = TARGETS.get(composed.tree["target"]["name"])
         if target.without_device is not None:
-            composed = compose([*words, f"target={target.without_device}"], config_dirs=[folder, *config_dirs])
+            composed = composer.compose([*words, f"target={target.without_device}"])
         return Job.from_composed(composed)
 
 

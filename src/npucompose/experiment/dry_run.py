@@ -70,7 +70,7 @@ def of_a_sweep(plan: SweepPlan, store: Store) -> Iterator[str]:
         ends[point.key] = "run" if states else "done before"
         yield f"{plan.name(point)}: {_stages(states) if states else 'done before'}; key {point.key}"
     illegal = {point.key: "illegal" for point in plan.illegal}
-    yield f"{_counted({**ends, **illegal}, 'point')}. {NOTHING}"
+    yield f"{_counted({**ends, **illegal}, 'job')}. {NOTHING}"
 
 
 def _done_before(plan: SweepPlan, store: Store) -> set[str]:

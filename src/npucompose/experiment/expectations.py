@@ -14,7 +14,7 @@ import attrs
 from attrs import frozen
 
 from npucompose.errors import listed, raise_for
-from npucompose.report.words import part_words
+from npucompose.report.words import as_count, part_words
 from npucompose.results.record import Expectation, Recompile, Report
 from npucompose.results.sinking import SinkingFacts
 from npucompose.schema.experiment import Expect, Experiment
@@ -134,7 +134,7 @@ def _path(report: Report) -> Finding:
     if facts is None:
         return Finding(None, (NO_VERDICT,))
     if facts.path is None:
-        return Finding(None, ("no operator of the graph takes its tiling from values, or nobody can tell",))
+        return Finding(None, ("no operator's tiling reads values, or that is unknown",))
     verdicts = [f"{name}: {getattr(facts, name)}" for name in ("fx_graph", "ge_graph", "ge_build")]
     return Finding(facts.path, (", ".join(verdicts), *_blamed(facts), *_steps(facts)))
 
@@ -177,7 +177,7 @@ def _captures(report: Report) -> Finding:
     capture = report.stages.capture
     if capture is None:
         return Finding(0, ("this mode records nothing on this target",))
-    return Finding(capture.captures, (f"{len(report.graphs)} graphs, {capture.kernels} kernel calls",))
+    return Finding(capture.captures, (f"{as_count(len(report.graphs), 'graph')}, kernel calls: {capture.kernels}",))
 
 
 def _segments(report: Report) -> Finding:
@@ -225,7 +225,7 @@ def _speedup(report: Report) -> Finding:
         return Finding(None, ("the stage benchmark was not reached",))
     eager = measured.baselines["eager"]
     medians = f"p50 eager {eager.p50_us:.1f} us, {measured.candidate} {measured.p50_us:.1f} us"
-    return Finding(measured.speedup["eager"], (f"{medians}, {len(measured.samples_us)} samples",))
+    return Finding(measured.speedup["eager"], (f"{medians}, {as_count(len(measured.samples_us), 'sample')}",))
 
 
 def _rules(report: Report) -> Finding:

@@ -86,7 +86,12 @@ def _check_together(arguments: argparse.Namespace, files: Sequence[str]) -> None
 
 
 def _composed(arguments: argparse.Namespace) -> Composed:
-    return compose(arguments.overrides, config_dirs=arguments.config_dir, config_name=arguments.config_name)
+    return compose(
+        arguments.overrides,
+        config_dirs=arguments.config_dir,
+        config_name=arguments.config_name,
+        environment=arguments.env,
+    )
 
 
 def _explanation(arguments: argparse.Namespace, files: Sequence[str]) -> Explanation:

@@ -160,6 +160,7 @@ def _job(composed: Composed, context: PlanContext) -> Job:
     generate.check(checked, [stage.name for stage in order])
     ingredients = Ingredients(
         values=values_of(checked),
+        outside=frozenset(_outside_of_keys(checked)),
         versions=context.versions,
         device=context.device(target),
         code=_code(checked, order, context.code),
@@ -216,6 +217,16 @@ def _options(chosen: Any) -> dict[str, Any]:
     """The options of a pass, target or model; what the engine filled in is the experiment's own field already."""
     fields = [f for f in attrs.fields(type(chosen)) if not f.metadata.get("from_experiment")]
     return {f.name: plain(getattr(chosen, f.name)) for f in fields}
+
+
+def _outside_of_keys(checked: Checked) -> Iterator[str]:
+    """Options of the chosen model, target and passes that say themselves that they decide no result."""
+    chosen: list[tuple[str, Any]] = [("model", checked.model), ("target", checked.target)]
+    chosen += [(f"passes.{label}", one) for label, one in checked.passes]
+    for where, one in chosen:
+        for f in attrs.fields(type(one)) if one is not None else ():
+            if not f.metadata.get("in_key", True):
+                yield f"{where}.{f.name}"
 
 
 def _code(checked: Checked, order: Sequence[Stage[Any]], remembered: dict[str, str]) -> dict[str, str]:

@@ -93,9 +93,11 @@ def read(place: Path) -> Locked:
     path = place / FILE_NAME if place.is_dir() else place
     data = load_yaml(path)
     if not isinstance(data, dict) or data.get("schema") != SCHEMA:
-        found = data.get("schema") if isinstance(data, dict) else type(data).__name__
+        found = data.get("schema") if isinstance(data, dict) else None
+        what = "it has no key 'schema'" if found is None else f"its schema is {found!r}"
         raise ConfigError(
-            f"{path} is no recipe of schema {SCHEMA}: {found!r}. This is npucompose {__version__}{_written_by(data)}."
+            f"{path} is no recipe of schema {SCHEMA}: {what}. This is npucompose {__version__}{_written_by(data)}; "
+            "`npucompose recipe lock` writes a recipe."
         )
     try:
         locked = of_facts(Locked, {name: value for name, value in data.items() if name != "lacks"}, where=str(path))

@@ -8,7 +8,6 @@ wrote. docs/recipes.md has the list.
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from fnmatch import fnmatchcase
@@ -18,6 +17,7 @@ from pathlib import Path
 from airflow_free.errors import InvalidRequest, OrchestratorError
 from airflow_free.store import Store
 from npucompose.errors import ConfigError, NpuComposeError
+from npucompose.input_safety import SECRET
 from npucompose.machine import THREAD_VARIABLES
 
 PROGRAM = "npucompose"
@@ -53,8 +53,6 @@ PASSED: Mapping[str, tuple[str, ...]] = {
     "model libraries": ("HF_HOME", "HF_HUB_*", "TRANSFORMERS_*"),
     "npucompose": ("NPUCOMPOSE_*",),
 }  # fmt: skip
-SECRET = re.compile(r"TOKEN|SECRET|PASSW|CREDENTIAL|API_?KEY|ACCESS_?KEY|PRIVATE", re.IGNORECASE)
-"""Never passed because of a family's name; `NPUCOMPOSE_PASS_ENV` can still name it."""
 
 
 def worker_environment(given: Mapping[str, str]) -> dict[str, str]:
@@ -89,6 +87,7 @@ def also_passing(names: Iterable[str]) -> Iterator[None]:
 
 @lru_cache(maxsize=4096)
 def _passes(name: str) -> bool:
+    """A secret never, because of a family's name; `NPUCOMPOSE_PASS_ENV` can still name it."""
     return not SECRET.search(name) and any(_fits(name, patterns) for patterns in PASSED.values())
 
 

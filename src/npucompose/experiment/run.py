@@ -237,6 +237,7 @@ def work(payload: Mapping[str, Any], notify: Notify) -> dict[str, Any]:
     job = Job.from_composed(Composed(tree=payload["tree"], provenance=payload["provenance"]))
     store, files = store_at(payload["store"]), Path(payload["files"])
     activity.listen(lambda words: notify(Event(kind="progress", text=words)))
+    job.checked.target.start_build(job.checked.experiment.mode.name)
     session = Session(job.checked, Folders(files=files, cache=_cache(job, store), profile=files.parent / PROFILE))
     session.set_up()
     runner = Runner(
@@ -266,7 +267,7 @@ def remote_work(payload: Mapping[str, Any], notify: Notify) -> dict[str, Any]:
     if differences:
         more = len(differences) - MOST_DIFFERENCES
         raise NpuComposeError(
-            "this point's key belongs to the machine that planned the sweep, and the node that was to run it differs: "
+            "this job's key belongs to the machine that planned the sweep, and the node that should run it differs: "
             f"{'; '.join(differences[:MOST_DIFFERENCES])}{f' and {more} more' if more > 0 else ''}. Plan the sweep on "
             "a machine like the nodes, or choose nodes like it."
         )

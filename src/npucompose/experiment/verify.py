@@ -288,9 +288,8 @@ def judged(verdict: LockVerdict, locked: Locked, here: Locked, newer: Mapping[st
 
 def act_lock(arguments: argparse.Namespace) -> int:
     """`npucompose recipe lock`: run it, write the file."""
-    locked = lock(
-        Job.from_composed(compose(arguments.overrides, config_dirs=arguments.config_dir)), store=default_store()
-    )
+    composed = compose(arguments.overrides, config_dirs=arguments.config_dir, environment=arguments.env)
+    locked = lock(Job.from_composed(composed), store=default_store())
     try:
         write_atomically(Path(arguments.out), locked.text())
     except OSError as error:

@@ -55,7 +55,9 @@ def compare(
         pytree.keystr(path) or "result": _compare_leaf(a, b, exact, declared)
         for (path, a), (_, b) in zip(wanted, found, strict=True)
     }
-    problems = [f"{where}: {leaf.problem}" for where, leaf in leaves.items() if leaf.problem]
+    problems = [
+        f"result{where.removeprefix('result')}: {leaf.problem}" for where, leaf in leaves.items() if leaf.problem
+    ]
     return Numerics(
         reference=name,
         max_abs_err=_largest(leaf.error for leaf in leaves.values()),

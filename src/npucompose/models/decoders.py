@@ -129,7 +129,7 @@ class MoeSharedExpert(Network):
     hidden: int = option(256, "width", ge=1)
     ffn: int = option(256, "inner width of an expert", ge=1)
     experts: int = option(4, "routed experts", ge=1)
-    top_k: int = option(2, "experts that count for a token", ge=1)
+    top_k: int = option(2, "experts chosen for a token", ge=1)
     shared_ffn: int = option(1024, "inner width of the shared expert", ge=1)
 
     def check(self) -> None:
@@ -189,7 +189,7 @@ class MlaProlog(Network):
     kv_latent: int = option(256, "width of the latent that is cached", ge=1)
     nope: int = option(64, "width of a head without position", ge=1)
     rope: int = option(32, "width of a head with rotary position", ge=2)
-    positions: int = option(1024, "positions that have angles", ge=1)
+    positions: int = option(1024, "positions with precomputed angles", ge=1)
 
     def check(self) -> None:
         if self.rope % 2:

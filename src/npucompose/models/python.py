@@ -39,7 +39,11 @@ class Python(Model):
     factory: str = option(doc="module:name of a function, a class of modules, or a module")
     args: Mapping[str, Any] = option(factory=dict, doc="arguments of the factory by name: {d: 256}")
     label: str | None = option(
-        None, "what reports and tables call it; null: the factory, with a dot", name=NAME, optional=True
+        None,
+        "the model's name in reports and tables; null: the factory, with a dot",
+        name=NAME,
+        optional=True,
+        in_key=False,
     )
     inputs: Mapping[str, InputSpec] = option(
         factory=dict, doc="example inputs by name: {x: {dtype: float32, sizes: [4, 256], range: [0, 1]}}"
@@ -125,7 +129,7 @@ class Python(Model):
         chosen = own or inputs
         assert chosen is not None
         if not isinstance(made, Built) or own is not None:
-            where = f"model.factory '{self.factory}'" if own is None else "the inputs that the configuration says"
+            where = self._named() if own is None else "the inputs that the configuration says"
             bind(module, chosen(0), where)
         return Built(module=inference(module), inputs=chosen, steps=steps)
 
@@ -153,9 +157,14 @@ class Python(Model):
             return lambda step: _reordered(examples, seed, step)
         return from_table(self.inputs, seed) if self.inputs else None
 
+    def _named(self) -> str:
+        """With its line, once it is imported: `model.factory 'net:make' (net.py:14)`."""
+        declared = factories.live(self._function.load())
+        return f"model.factory '{self.factory}'" + (f" ({declared.place})" if declared is not None else "")
+
     def _other(self, what: str) -> ConfigError:
         return ConfigError(
-            f"model.factory '{self.factory}' returned {what}; it must return npucompose.models.Built, a tuple "
+            f"{self._named()} returned {what}; it must return npucompose.models.Built, a tuple "
             f"(torch.nn.Module, dict of forward's arguments), or a module whose inputs model.inputs says."
         )
 
@@ -166,7 +175,7 @@ class Python(Model):
         known = signature.parameters.values() if signature is not None else ()
         first = next((p.name for p in known if p.kind is not Parameter.VAR_KEYWORD), "x")
         return ConfigError(
-            f"model.factory '{self.factory}' gave a {type(module).__name__} without inputs, and the configuration says "
+            f"{self._named()} gave a {type(module).__name__} without inputs, and the configuration says "
             f"none{takes}: add 'model.inputs.{first}={{sizes: [4, 16]}}' or model.inputs_file=inputs.pt, or return "
             "(module, dict of forward's arguments)."
         )

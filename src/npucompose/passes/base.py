@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from attrs import field, frozen
 
 from npucompose.errors import ConfigError
-from npucompose.registry import UserFunction
+from npucompose.registry import UserFunction, defined_at
 from npucompose.results.graphs import FoldFacts, MoveFacts, RuleFacts
 from npucompose.schema.capabilities import Capabilities
 from npucompose.table.options import option
@@ -129,6 +129,10 @@ class Pass(ABC):
         """Files outside the package whose content the result depends on: part of the key."""
         return ()
 
+    def written_at(self) -> str | None:
+        """`rewrites.py:6` where a person's own function does the work, for errors that go through no line of it."""
+        return None
+
     def run(self, request: Request) -> int | Outcome:
         """What the pipeline calls; a pass that needs no more than the graph leaves it at `rewrite`."""
         return self.rewrite(request.graph_module.graph, request.can)
@@ -205,6 +209,9 @@ class PythonPass(Pass):
 
     def source_files(self) -> tuple[str, ...]:
         return self._function.source_files()
+
+    def written_at(self) -> str | None:
+        return defined_at(self._function.load())
 
     def run(self, request: Request) -> int:
         """How many nodes are new, gone or changed."""

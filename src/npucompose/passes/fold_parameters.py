@@ -39,7 +39,7 @@ class FoldParameters(Pass):
     freezes: ClassVar[bool] = True
     uses: ClassVar[str] = "constants"
 
-    buffers: bool = option(False, "fold buffers too: nobody writes them between calls")
+    buffers: bool = option(False, "fold buffers too: promises that nothing writes them between calls")
 
     def run(self, request: Request) -> Outcome:
         module = request.graph_module

@@ -131,7 +131,7 @@ class PassPipeline:
         except (ConfigError, RejectedError):
             raise
         except Exception as error:
-            where = users_line(error)
+            where = users_line(error) or a_pass.written_at()
             raise PassError(
                 f"Pass '{a_pass.name}' @ passes.{label} (stage {a_pass.stage}) {what}"
                 f"{f' at {where}' if where else ''}: {type(error).__name__}: {_first_line(error)}"

@@ -66,7 +66,7 @@ class CoreLimit(Pass):
     uses: ClassVar[str] = "core_limits"
 
     regions: tuple[CoreRegion, ...] = option((), "[{aicore: 8, vectorcore: 16, match: {target: aten.mm}}]")
-    on_no_match: OnNoMatch = option("error", "when a region finds no kernel", choices=("error", "warn"))
+    on_no_match: OnNoMatch = option("error", "when a region matches no kernel", choices=("error", "warn"))
 
     def rewrite(self, graph: fx.Graph, can: Capabilities) -> int:
         from npucompose.graphs.effects import core_scope
@@ -103,7 +103,7 @@ class SuperKernel(Pass):
     )
 
     regions: tuple[SuperKernelRegion, ...] = option((), "[{scope: attention, match: {module: 're:.*attn'}}]")
-    on_no_match: OnNoMatch = option("error", "when a region finds no kernel", choices=("error", "warn"))
+    on_no_match: OnNoMatch = option("error", "when a region matches no kernel", choices=("error", "warn"))
 
     def rewrite(self, graph: fx.Graph, can: Capabilities) -> int:
         if not can.super_kernels:

@@ -27,8 +27,17 @@ from npucompose.vendor.versions import REFERENCE, assumed, doubted, known, mode_
 def eject(arguments: argparse.Namespace) -> int:
     from npucompose.recipe.ejected import eject as made
 
-    script = made(*arguments.overrides, config_dirs=arguments.config_dir, config_name=arguments.config_name)
+    script = made(*arguments.overrides, **_composing(arguments))
     return _written(script, arguments.out)
+
+
+def _composing(arguments: argparse.Namespace) -> dict[str, Any]:
+    """What composing takes beside the overrides."""
+    return {
+        "config_dirs": arguments.config_dir,
+        "config_name": arguments.config_name,
+        "environment": arguments.env,
+    }
 
 
 def import_(arguments: argparse.Namespace) -> int:
@@ -45,9 +54,7 @@ def import_(arguments: argparse.Namespace) -> int:
 def export(arguments: argparse.Namespace) -> int:
     from npucompose.recipe import dialects
 
-    exported = dialects.export(
-        *arguments.overrides, to=arguments.to, config_dirs=arguments.config_dir, config_name=arguments.config_name
-    )
+    exported = dialects.export(*arguments.overrides, to=arguments.to, **_composing(arguments))
     return _written(json.dumps(exported.as_dict(), indent=2) + "\n", arguments.out)
 
 

@@ -15,6 +15,7 @@ import attrs
 from attrs import define, field, frozen
 
 from npucompose.compose.check import check
+from npucompose.compose.references import CLOSED, Environment
 from npucompose.compose.tree import compose
 from npucompose.errors import ConfigError, unknown
 from npucompose.recipe.values import CompileCall, Config, Facts
@@ -140,11 +141,15 @@ def read(data: Any, name: str) -> Settings:
 
 
 def export(
-    *overrides: str, to: str = "vllm-ascend", config_dirs: Sequence[str] = (), config_name: str = "config"
+    *overrides: str,
+    to: str = "vllm-ascend",
+    config_dirs: Sequence[str] = (),
+    config_name: str = "config",
+    environment: Environment = CLOSED,
 ) -> Exported:
     """`export("mode=npugraph_ex").additional_config` is {"ascend_compilation_config": {"enable_npugraph_ex": True}}."""
     exporting = {name: one for name, one in DIALECTS.every().items() if issubclass(one, ExportingDialect)}
     if to not in exporting:
         raise ConfigError(unknown("project", to, tuple(exporting), "--to"))
-    composed = compose(overrides, config_dirs=config_dirs, config_name=config_name)
+    composed = compose(overrides, config_dirs=config_dirs, config_name=config_name, environment=environment)
     return exporting[to]().export(check(composed).experiment)

@@ -15,6 +15,7 @@ from attrs import frozen
 
 from npucompose.compose.calls import gears_of
 from npucompose.compose.check import Checked, check
+from npucompose.compose.references import CLOSED, Environment
 from npucompose.compose.tree import Composed, compose
 from npucompose.errors import ConfigError, listed, raise_for
 from npucompose.passes.base import Stage
@@ -79,13 +80,18 @@ class Parts:
     graphs: Mapping[Stage, tuple[FrozenGraph, ...]] = {}
 
 
-def eject(*overrides: str, config_dirs: Sequence[str] = (), config_name: str = "config") -> str:
+def eject(
+    *overrides: str,
+    config_dirs: Sequence[str] = (),
+    config_name: str = "config",
+    environment: Environment = CLOSED,
+) -> str:
     """The script for an experiment; ConfigError names whatever a script cannot say.
 
     `eject("mode=reduce-overhead", "model=mm_abs_sub", "passes=stream_plan")`. With passes, the model is built and
     compiled here (on the null device: nothing is executed), because the edits of a pass are those of one graph.
     """
-    composed = compose(overrides, config_dirs=config_dirs, config_name=config_name)
+    composed = compose(overrides, config_dirs=config_dirs, config_name=config_name, environment=environment)
     return script_of(composed, check(composed))
 
 

@@ -105,7 +105,7 @@ def import_script(source: str, *, name: str = "the script", torch_npu_version: s
         RecursionError,
         MemoryError,
     ) as error:  # the last: deeper than Python's parser goes
-        line = f", line {error.lineno}" if isinstance(error, SyntaxError) and error.lineno else ""
+        line = f":{error.lineno}" if isinstance(error, SyntaxError) and error.lineno else ""
         raise ConfigError(f"{name}{line} is not Python: {getattr(error, 'msg', error)}.") from None
     recipe = header.read(source)
     version = _version(recipe, torch_npu_version)

@@ -20,7 +20,8 @@ from torch import fx
 
 from npucompose.machine import gc_paused
 from npucompose.replay import gate
-from npucompose.replay.capture import recorder
+from npucompose.replay.capture import generated, recorder
+from npucompose.replay.capture.generated import GeneratedCode
 from npucompose.replay.capture.kernels import OneThread
 from npucompose.replay.executor.native import Call, Native, NativeFront
 from npucompose.replay.executor.portable import Front, PythonFront
@@ -164,6 +165,15 @@ class CapturedGraph:
         """
         run = partial(recorder.record_call, graph_module, inputs, finish=finish)
         return cls._captured(run, graph_module, inputs, **how)
+
+    @classmethod
+    def capture_code(
+        cls, code: GeneratedCode, inputs: Sequence[Any], *, finish: bool = False, **how: Unpack[How]
+    ) -> tuple[CapturedGraph, list[Any]]:
+        """`capture_call` of code that a compiler made of a graph."""
+        return cls._captured(
+            lambda _one_thread: generated.record_call(code, inputs, finish=finish), None, inputs, **how
+        )
 
     @classmethod
     def from_plan(cls, plan: Plan, inputs: Sequence[Any], **how: Unpack[How]) -> CapturedGraph:

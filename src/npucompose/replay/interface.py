@@ -51,14 +51,14 @@ def when_full_option() -> Any:
 def when_new_option() -> Any:
     return option(
         "earned",
-        "a new signature after the first two of a graph: recorded when calls have earned it, or at once",
+        "a new signature after the first two of a graph: recorded when calls make up for its cost (earned), or at once",
     )
 
 
 def pool_option() -> Any:
     return option(
         "model",
-        "whose recordings compute in the same memory, one at a time: of all graphs of a model, or of each graph alone",
+        "which recordings share memory and run one at a time: those of all graphs of a model, or of each graph alone",
     )
 
 
@@ -81,6 +81,18 @@ CACHE_OPTIONS: Mapping[str, CacheOptions] = {
 """Of the modes that record."""
 
 
+class Constants(Protocol):
+    """Tensors of the caller's that a graph has as constants."""
+
+    def holds(self) -> bool:
+        """Whether none has changed."""
+        ...
+
+    def change(self) -> str | None:
+        """`fc.weight was written to`; None where none has changed."""
+        ...
+
+
 @frozen(kw_only=True, eq=False)
 class LowerRequest:
     """One finished FX graph of one compilation, and what lowering needs to know about it."""
@@ -96,6 +108,8 @@ class LowerRequest:
     """What `Target.common_memory` made for the backend of this graph."""
     partial: Partial = "cut"
     """What becomes of a graph that cannot be recorded whole."""
+    constants: Constants | None = None
+    """What the graph was compiled for beside its inputs; None where nothing can change."""
     at_once: bool = False
     """Record every signature when it first comes, as far as the target's limit goes (`Backend.records_at_once`)."""
 
@@ -146,8 +160,12 @@ class SeenCall:
     inputs: list[Any]
     outputs: list[Any]
     capture_limit: int
+    constants: Constants | None = None
+    """What the recording is only good for."""
     cut: str = ""
     """How the graph is cut, whose parts are seen too; empty for a graph that is not."""
+    instead: str = ""
+    """Who calls the kernels of a graph that is never recorded, and why; empty for every other."""
 
 
 @define(eq=False)

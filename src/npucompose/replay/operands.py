@@ -19,6 +19,7 @@ from npucompose.graphs.recordable import RESIZING, is_unsafe
 aten = torch.ops.aten
 
 _UNINITIALISED = frozenset({"empty", "empty_like", "empty_strided", "empty_permuted", "new_empty", "new_empty_strided"})
+_OF_TORCH = frozenset({"aten", "prims", "mkldnn", "mkl"})
 _MARKERS = frozenset({"scope_enter", "scope_exit", "record", "wait"})
 
 
@@ -75,7 +76,7 @@ def traits_of(op: OpOverload) -> Traits:
     schema, declared = op._schema, op._schema.arguments
     name = schema.name.split("::")[1]
     tags = op.tags
-    of_torch, mutable = op.namespace in ("aten", "prims"), schema.is_mutable
+    of_torch, mutable = op.namespace in _OF_TORCH, schema.is_mutable
     found = facts(op)
     communicates = found.collective or found.waits
     may_be_tried = of_torch or op.namespace in ("npu", "air")

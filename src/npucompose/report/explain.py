@@ -4,7 +4,7 @@ adaptation rules; who set each option. Pure: reads the schema only.
 attention_decode · target=npu_offline · mode=max-autotune · shapes=dynamic · tiling=sink      path 4
   FX graph   dynamic · proven    actual_seq_lengths_kv[0] is the number s97 (placeholder arg3_1)
   GE graph   static · proven     Data arg0_1 [2, 8, 1, 64]
-  GE build   static · derived    row 7: no operator of the graph is dynamic
+  GE build   static · derived    rule 7: no operator of the graph is dynamic
 """
 
 from __future__ import annotations

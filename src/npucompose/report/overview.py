@@ -32,7 +32,8 @@ HEIGHT = 42
 AXIS = 24
 FEW_EVENTS = 40
 """Arrows that have heads and full colour; more of them would hide the kernels."""
-ONE_STREAM = "measured on one stream"
+ON_ONE_STREAM = " on one stream"
+"""What the source of such a timeline ends in."""
 
 
 @frozen(kw_only=True)
@@ -100,7 +101,7 @@ def _heaviest(timelines: Timelines) -> tuple[str, Timeline | None, Timeline | No
     if best is None:
         return "", None, None
     plan = plans[best]
-    alone = found[best].get(ONE_STREAM) if plan is not None and plan.source == "measured" else None
+    alone = found[best].get(plan.source + ON_ONE_STREAM) if plan is not None else None
     return best, plan, alone
 
 
@@ -109,7 +110,7 @@ def _end(line: Timeline | None) -> float:
 
 
 def _alone(report: Report, alone: Timeline | None, graphs: int) -> Iterator[Row]:
-    """Kernel by kernel where that was measured; of one graph also as one predicted figure."""
+    """Kernel by kernel; as one predicted figure where a run left no more than that, and has one graph."""
     if alone is not None:
         yield Row(name="one stream", us=_end(alone), kernels=alone, stream=DEFAULT_STREAM)
     elif report.streams is not None and report.streams.serial_us is not None and graphs == 1:

@@ -64,7 +64,7 @@ class Blame:
     dimension: int | None = None
     symbol: str | None = None
     rule: str | None = None
-    """Which decision rule: `row 3` of the table in docs/sinking.md, …"""
+    """Which decision rule: `rule 3` of the table in docs/sinking.md, …"""
 
 
 @frozen(kw_only=True)

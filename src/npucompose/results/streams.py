@@ -41,7 +41,7 @@ class StreamAssignment:
 class Timeline:
     """When each kernel ran: as predicted by a simulation, or as measured. Times in microseconds, parallel tuples."""
 
-    source: Literal["predicted", "measured", "measured on one stream"]
+    source: Literal["predicted", "measured", "predicted on one stream", "measured on one stream"]
     nodes: tuple[str, ...]
     streams: tuple[str, ...]
     start_us: tuple[float, ...]
@@ -194,6 +194,16 @@ class Fallback:
         )
 
 
+@frozen(kw_only=True)
+class PredictedPlan:
+    """The simulation of a plan in a few figures, and as drawings: as planned, and the same kernels in a row."""
+
+    figures: Prediction
+    timeline: Timeline
+    one_stream: Timeline | None = None
+    """None for a plan of one stream."""
+
+
 @frozen(kw_only=True, eq=False)
 class Decision:
     """What the pass did with a graph, and why."""
@@ -206,7 +216,7 @@ class Decision:
     """Set where the capture has the last word: `applied` says only that the plan stands in the graph."""
     max_memory: str | None = None
     """What `streams.max_memory` was; a capture that places memory keeps to it."""
-    predict: Callable[[], tuple[Prediction, Timeline]] | None = None
+    predict: Callable[[], PredictedPlan] | None = None
     """What is predicted of the plan; worked out when somebody reads it, because nobody who compiles waits for it."""
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -214,16 +224,20 @@ class Decision:
         return _decided, (self.applied, self.why, self.validated, self.trial, self.max_memory, self._predicted)
 
     @cached_property
-    def _predicted(self) -> tuple[Prediction, Timeline] | None:
+    def _predicted(self) -> PredictedPlan | None:
         return self.predict() if self.predict is not None else None
 
     @property
     def prediction(self) -> Prediction | None:
-        return self._predicted[0] if self._predicted else None
+        return self._predicted.figures if self._predicted else None
 
     @property
     def timeline(self) -> Timeline | None:
-        return self._predicted[1] if self._predicted else None
+        return self._predicted.timeline if self._predicted else None
+
+    @property
+    def one_stream(self) -> Timeline | None:
+        return self._predicted.one_stream if self._predicted else None
 
 
 def _decided(
@@ -232,7 +246,7 @@ def _decided(
     validated: bool,
     trial: TrialRequest | None,
     max_memory: str | None,
-    predicted: tuple[Prediction, Timeline] | None,
+    predicted: PredictedPlan | None,
 ) -> Decision:
     predict = (lambda: predicted) if predicted else None
     return Decision(applied=applied, why=why, validated=validated, trial=trial, max_memory=max_memory, predict=predict)

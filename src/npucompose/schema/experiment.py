@@ -71,7 +71,7 @@ class Shapes:
     """Which dimensions are fixed. Patterns are argument names, `fnmatch` globs (`cache_*`) or `re:` + a regex."""
 
     name: str = option("static", "the choice of conf/shapes this is", name=NAME)
-    dynamic: bool | None = option(False, "torch.compile(dynamic=...): True, False, or null to let Dynamo find out")
+    dynamic: bool | None = option(False, "torch.compile(dynamic=...): True, False, or null to let Dynamo decide")
     mark_static: tuple[str, ...] = option(factory=tuple, doc="inputs to pass to torch._dynamo.mark_static")
     mark_dynamic: Mapping[str, tuple[int, ...]] = option(
         factory=dict, doc="{input: dimensions} to pass to torch._dynamo.mark_dynamic"
@@ -101,7 +101,7 @@ class CompileKeywords:
     )
     partial: Partial = option(
         "cut",
-        "what cannot be recorded, and calls with gradients: cut runs it beside the recordings, refuse ends the call",
+        "what cannot be recorded, and calls with gradients: cut: run unrecorded between recordings; refuse: an error",
     )
 
 
@@ -116,12 +116,14 @@ class Logs:
 @frozen(kw_only=True)
 class Pipeline:
     name: str = option("bench", "the choice of conf/pipeline this is", name=NAME)
-    stages: tuple[str, ...] = option(factory=tuple, doc="stages that are wanted; what they need runs too", name=NAME)
+    stages: tuple[str, ...] = option(
+        factory=tuple, doc="requested stages; the stages that they need run too", name=NAME
+    )
     time_limit_s: float = option(
-        1800.0, "the worker is killed after so many seconds: status `timeout`", gt=0, le=2_000_000
+        1800.0, "the worker is killed after this many seconds: status `timeout`", gt=0, le=2_000_000
     )
     log_limit_mb: float = option(
-        64.0, "MiB of run.log that are kept, and the last lines; the rest is cut", gt=0, le=2**20
+        64.0, "MiB of output kept in run.log, plus the last lines; the rest is cut", gt=0, le=2**20
     )
     memory_limit_mb: float | None = option(
         None,
@@ -147,17 +149,15 @@ class Profile:
 @frozen(kw_only=True)
 class Benchmark:
     warmup: int = option(5, "calls of each candidate that are not counted", ge=0)
-    min_calls: int = option(30, "at least so many counted calls of each candidate", ge=1)
-    min_seconds: float = option(
-        1.0, "and at least so many seconds of counted calls, all candidates together", ge=0, le=2_000_000
-    )
-    max_calls: int = option(20_000, "and at most so many calls of each candidate", ge=1)
+    min_calls: int = option(30, "minimum number of counted calls of each candidate", ge=1)
+    min_seconds: float = option(1.0, "minimum seconds of counted calls, all candidates together", ge=0, le=2_000_000)
+    max_calls: int = option(20_000, "maximum number of calls of each candidate", ge=1)
     threads: int | None = option(
         None, "torch.set_num_threads; null leaves torch's choice", ge=1, le=4096, optional=True
     )
     against: tuple[ModeName, ...] = option(
         factory=tuple,
-        doc="modes compared and timed in turns with this one and eager; the report says which won",
+        doc="modes compared and timed alternately with this one and eager; the report says which won",
     )
     profile: Profile = option(factory=Profile, doc="calls under a profiler, after the timed ones")
 
@@ -175,10 +175,10 @@ class Operator:
     slots: tuple[str, ...] = option(
         factory=tuple, doc="arguments whose values tiling reads: torch's name, or `torch's/GE's` where they differ"
     )
-    sinks: bool | None = option(
-        None, "is its tiling registered for the device (TILING_ON_AICPU)? null: nobody can tell"
+    sinks: bool | None = option(None, "is its tiling registered for the device (TILING_ON_AICPU)? null: unknown")
+    products: tuple[str, ...] | None = option(
+        None, "products on which that holds; null: every product with tiling sink"
     )
-    products: tuple[str, ...] | None = option(None, "where it sinks; null: on every product that sinks tiling")
     host_engine: bool = option(False, "it runs on the host (engine DNN_VM_HOST_CPU), which makes a graph dynamic")
     source: str = option(doc="where that stands")
 
@@ -204,18 +204,18 @@ class Expect:
     )
     ge_build: Literal["static", "mixed", "dynamic"] | None = option(None, "the graph as GE builds it", optional=True)
     path: int | None = option(None, "the compile path of docs/sinking.md", choices=PATHS, optional=True)
-    recompiles: int | None = option(None, "at most so many recompilations", ge=0, optional=True)
-    captures: int | None = option(None, "exactly so many captures", ge=0, optional=True)
+    recompiles: int | None = option(None, "at most this many recompilations", ge=0, optional=True)
+    captures: int | None = option(None, "exactly this many captures", ge=0, optional=True)
     segments: int | None = option(
         None,
-        "exactly so many recorded segments of the graph that is cut the most; 1: nothing was cut",
+        "exactly this many recorded segments of the graph that is cut the most; 1: nothing was cut",
         ge=0,
         optional=True,
     )
-    streams: int | None = option(None, "exactly so many streams in the plan", ge=0, optional=True)
-    events: int | None = option(None, "exactly so many events in the plan", ge=0, optional=True)
+    streams: int | None = option(None, "exactly this many streams in the plan", ge=0, optional=True)
+    events: int | None = option(None, "exactly this many events in the plan", ge=0, optional=True)
     rules: Mapping[str, int] | None = option(None, "{adaptation rule: exactly how often it was applied}")
-    permutes: int | None = option(None, "exactly so many permutes after the pass cancel_moves", ge=0, optional=True)
+    permutes: int | None = option(None, "exactly this many permutes after the pass cancel_moves", ge=0, optional=True)
     bitwise: bool | None = option(None, "replay equals eager bit for bit")
     speedup: float | None = option(None, "speedup.eager is at least this", gt=0, optional=True)
 
@@ -239,7 +239,7 @@ class Experiment:
     benchmark: Benchmark = option(factory=Benchmark)
     compile: CompileKeywords = option(factory=CompileKeywords)
     logs: Logs = option(factory=Logs)
-    seed: int = option(0, "seeds model, inputs and every run of them", ge=0)
+    seed: int = option(0, "seed of the model, its inputs and every run", ge=0)
     check: Literal["none", "per_pass"] = option(
         "none", "per_pass runs each graph before and after each pass on made-up inputs"
     )
@@ -248,8 +248,8 @@ class Experiment:
     sinking: Sinking = option(factory=Sinking)
     search: Search = option(factory=NoSearch)
     executor: Executor = option(factory=Local)
-    retry: Literal["none", "failed"] = option("none", "a sweep's points that are run again although they are done")
+    retry: Literal["none", "failed"] = option("none", "which finished jobs of a sweep are run again")
     tracker: Tracker = option(factory=Tracker)
     extensions: Extensions = option(factory=Extensions, doc="{section: options} of installed packages")
-    trust: bool = option(False, "may code named in YAML be imported; only the command line can say so")
+    trust: bool = option(False, "allow importing code that YAML names; accepted only on the command line")
     debug: bool = option(False, "tracebacks instead of paragraphs")

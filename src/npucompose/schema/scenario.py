@@ -16,7 +16,7 @@ FORWARD, GENERATE = "forward", "generate"
 class Scenario:
     """Prompts of `batch` x `prompt` tokens, and a static cache with room for `new_tokens` more."""
 
-    name: ScenarioName = option("forward", "a call as it stands, one half of generation, or greedy generation")
+    name: ScenarioName = option("forward", "one call, one half of text generation, or greedy generation")
     batch: int | tuple[int, ...] = option(1, "prompts at once; of generate also a list: each is measured")
     prompt: int | tuple[int, ...] = option(
         16, "tokens of each prompt, or a list; of a class that hears or sees, those its decoder begins with"

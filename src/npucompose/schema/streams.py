@@ -116,55 +116,57 @@ class Streams:
     """
 
     name: str = option("auto", "the choice of conf/streams this is", name=NAME)
-    kind: Literal["auto", "explicit", "none"] = option("auto", "find chains, follow `plan`, or leave one stream")
+    kind: Literal["auto", "explicit", "none"] = option("auto", "make a plan, follow `plan`, or use one stream")
     objective: Objective = option(
         "makespan",
-        "what an automatic plan minimises: predicted time with hardly more events than a plan that looks at no cores; "
-        "predicted time alone; events at full concurrency; streams at full concurrency; "
-        "ge: as GE's own allocator would, to compare with",
+        "what an automatic plan minimises: makespan: predicted time, with few events; "
+        "time: predicted time alone; events, streams: their number at full concurrency; "
+        "ge: nothing, it plans as GE's own allocator would, to compare with",
     )
     ge_policy: str = option(
         DEFAULT_GE_POLICY,
-        "with objective=ge: GE's policy as ge.autoMultistreamParallelMode has it, cv, LoadBalance:N or MainStream:N; "
-        "N, from 1 to 64, and max_streams both bound the streams",
+        "with objective=ge: a value of GE's option ge.autoMultistreamParallelMode: cv, LoadBalance:N or MainStream:N; "
+        "N (1 to 64) and max_streams both limit the streams",
     )
     cost: Cost = option(
         "calibrated",
-        "how long a kernel takes: unknown; estimated from shapes; by a table that is measured once on this machine "
-        "(target=cpu in the modes that capture; elsewhere from shapes); or measured on this very graph (target=cpu)",
+        "time of a kernel: none: unknown; roofline: estimated from shapes; calibrated: from a table, measured once on "
+        "this machine (target=cpu in the modes that capture; elsewhere roofline); measured: on this graph (target=cpu)",
     )
     min_gain: float = option(
         0.02,
-        "an automatic plan must save this share of the time, or it is not applied; 0: always, paying or not",
+        "an automatic plan must save this share of the time, or it is not applied; 0: it is always applied",
         ge=0,
         le=1,
     )
     trial_ms: float = option(
         50.0,
-        "at capture an automatic plan and one stream are timed in turns for at most so long (four times that where the "
-        "machine stalls short ones), and the faster is kept, where the target can; 0: the prediction decides",
+        "at capture an automatic plan and one stream are timed alternately for this long at most (four times that if "
+        "the machine is too unsteady), if the target can, and the faster is kept; 0: the prediction decides",
         ge=0,
         le=1e9,
     )
-    max_streams: int = option(2, "at most so many streams, the default one included", ge=1)
+    max_streams: int = option(2, "maximum number of streams, including the default one", ge=1)
     split_cores: bool = option(
         False,
-        "an automatic plan may divide the device's cores between streams whose kernels fill it, where the mode limits "
+        "an automatic plan may divide the device's cores between streams whose kernels fill it, if the mode can limit "
         "cores",
     )
     max_memory: str | None = option(
         None,
-        "at most so much memory for the intermediate results of a graph, and time is traded for it: a size (512MiB) or "
+        "memory limit for the intermediate results of a graph, at the price of time: a size (512MiB) or "
         "a multiple of what one stream takes (1.2x); null: as much as the plan needs",
     )
     plan: tuple[PlanEntry, ...] = option(factory=tuple, doc="explicit assignment; all else stays on the default stream")
-    edges: tuple[ExtraEdge, ...] = option(factory=tuple, doc="extra order between nodes")
-    on_no_match: Literal["error", "warn"] = option("error", "when an entry finds no node")
+    edges: tuple[ExtraEdge, ...] = option(factory=tuple, doc="additional order between nodes")
+    on_no_match: Literal["error", "warn"] = option("error", "when an entry matches no node")
     unsafe: Literal["fix", "error"] = option(
         "fix", "streams in the model's source that lack events: derive them, or refuse"
     )
-    override: bool = option(False, "replace the streams that stand in the model's source")
-    check: int = option(0, "so many random orders that the plan allows are executed on the CPU; all bits equal", ge=0)
+    override: bool = option(False, "replace the streams in the model's source")
+    check: int = option(
+        0, "number of random orders allowed by the plan to run on the CPU; results must be bit-identical", ge=0
+    )
     device: Calibration = option(factory=Calibration, doc="figures that replace those of the target's device model")
 
     def __attrs_post_init__(self) -> None:

@@ -25,10 +25,10 @@ class Local:
 
     name: Literal["local"] = option("local", "the choice of conf/executor this is")
     jobs: int | None = option(
-        None, "points at once, of those that measure nothing; null: one for each core", ge=1, optional=True
+        None, "jobs at once, of those that measure nothing; null: one for each core", ge=1, optional=True
     )
     devices: tuple[int, ...] = option(
-        factory=tuple, doc="devices that are handed out, one measuring point on each at a time; empty: as target.index"
+        factory=tuple, doc="devices to use, one measuring job on each at a time; empty: target.index"
     )
 
 
@@ -37,21 +37,19 @@ class Ray:
     """Tasks on a Ray cluster that is there already; its nodes need npucompose and no folder in common."""
 
     name: Literal["ray"] = option("ray", "the choice of conf/executor this is")
-    address: str = option("auto", "of the head, host:port; auto: the cluster that this machine belongs to")
-    jobs: int | None = option(
-        None, "points under way at once; null: as many as the cluster has room for", ge=1, optional=True
-    )
+    address: str = option("auto", "host:port of the head node; auto: the cluster that this machine belongs to")
+    jobs: int | None = option(None, "jobs at once; null: as many as fit into the cluster", ge=1, optional=True)
     cpus: float | None = option(
         None,
-        "CPUs that a point asks for; null: 1, and all that a node has for a point that measures on the CPU",
+        "CPUs for each job; null: 1, or all of a node for a job that measures on the CPU",
         gt=0,
         optional=True,
     )
     devices: float | None = option(
-        None, "NPUs or GPUs that a point asks for; null: 1 where the target is one of them", ge=0, optional=True
+        None, "NPUs or GPUs for each job; null: 1 if the target is one of them", ge=0, optional=True
     )
     resources: Mapping[str, float] = option(
-        factory=dict, doc="{name: amount} of the cluster's own resources that a point asks for: {a3: 1}"
+        factory=dict, doc="{name: amount} of the cluster's own resources for each job: {a3: 1}"
     )
 
 
@@ -63,18 +61,18 @@ class Slurm:
     cluster: Literal["slurm", "local"] = option(
         "slurm", "local: submitit's own processes on this machine instead, to try the same without Slurm"
     )
-    jobs: int = option(32, "points in the queue or running at once", ge=1)
+    jobs: int = option(32, "jobs in the queue or running at once", ge=1)
     partition: str | None = option(None, "Slurm's partition; null: its default")
     time_limit_min: int | None = option(
-        None, "what Slurm is told; null: pipeline.time_limit_s and ten minutes", ge=1, optional=True
+        None, "Slurm's time limit; null: pipeline.time_limit_s plus ten minutes", ge=1, optional=True
     )
-    cpus: int = option(1, "CPUs for each point", ge=1)
-    gres: str | None = option(None, "generic resources for each point: npu:1")
-    exclusive: bool | None = option(None, "a node for each point; null: for those that measure")
+    cpus: int = option(1, "CPUs for each job", ge=1)
+    gres: str | None = option(None, "generic resources for each job: npu:1")
+    exclusive: bool | None = option(None, "a whole node for each job; null: for jobs that measure")
     parameters: Mapping[str, str | int] = option(
         factory=dict, doc="further options of sbatch: {account: me, qos: high}"
     )
-    poll_s: float = option(2.0, "seconds between two looks at the queue", gt=0, le=86_400)
+    poll_s: float = option(2.0, "seconds between two queries of the queue", gt=0, le=86_400)
 
     def __attrs_post_init__(self) -> None:
         """These become lines of a shell script: no text of a file may end one and begin another."""
@@ -96,10 +94,10 @@ class Tracker:
     name: str = option("none", "the choice of conf/tracker this is", name=NAME)
     place: str | None = option(
         None,
-        "mlflow: a tracking URI; tensorboard: a folder; wandb: a server's address; null: in the store; only the "
-        "command line can say so",
+        "mlflow: a tracking URI; tensorboard: a folder; wandb: a server's address; null: in the store; "
+        "accepted only on the command line",
     )
-    experiment: str = option("npucompose", "what the runs are filed under there")
+    experiment: str = option("npucompose", "name of the experiment in the tracker")
 
 
 # How the points are found: all that the command line spells out, or asked for one after another.
@@ -154,15 +152,13 @@ class Optuna:
     """Optuna proposes points of `space`, told what became of those before."""
 
     name: Literal["optuna"] = option("optuna", "the choice of conf/search this is")
-    trials: int = option(
-        50, "points that are asked for in all; a larger number goes on where an earlier search ended", ge=1
-    )
+    trials: int = option(50, "number of trials in all; a larger number continues an earlier search", ge=1)
     objectives: Mapping[str, Direction] = option(
         factory=dict,
         doc="{figure of `npucompose report`: minimize or maximize}; several: a front",
     )
     space: Mapping[str, Dimension] = option(factory=dict, doc="{group or dotted key: what it may be}")
-    sampler: Literal["tpe", "random"] = option("tpe", "who proposes")
+    sampler: Literal["tpe", "random"] = option("tpe", "what proposes trials")
     seed: int = option(0, "of the sampler", ge=0)
 
 

@@ -37,12 +37,12 @@ TITLES: dict[StepId, str] = {
     "S0": "what TorchAir would log",
     "S1": "configuration",
     "S2": "sizes of the tensor inputs",
-    "S3": "numbers that change, and results whose size the data decide",
+    "S3": "numbers that change, and results whose size depends on data",
     "S4": "operators whose tiling reads values",
     "S5": "the graph as GE builds it",
     "S6": "the graph as it was handed to GE",
     "S7": "calls that compile again",
-    "S8": "what to send along when this does not explain it",
+    "S8": "what to send us if this does not explain it",
 }
 LOG = "{fx} FX graph compiled to {ge} Ascend GE graph"
 """TorchAir's sentence (concrete_graph.cpp). Its `FX` looks at tensor sizes only, so that path 4 is logged as Static."""
@@ -107,7 +107,7 @@ def _log(case: Case) -> _Finding:
             lines.append(f"{one.graph.id}: {LOG.format(fx=fx, ge='static' if build == 'static' else 'dynamic')}")
     unsure = any(build == "unknown" for _, build in builds)
     bad = bool(failed) or any(build not in ("static", "unknown") for _, build in builds)
-    return _outcome(case, lines or ["nobody can tell which sentence it would be"], bad=bad, unsure=unsure)
+    return _outcome(case, lines or ["unknown: it depends on the verdicts above"], bad=bad, unsure=unsure)
 
 
 def _configuration(case: Case) -> _Finding:
@@ -121,10 +121,10 @@ def _configuration(case: Case) -> _Finding:
         evidence.append(f"mode={question.mode} builds no GE graph: the verdicts say what mode=max-autotune would give")
     product = case.table.products[question.product] if question.product is not None else None
     if question.sink and product is not None and product.sinks is False:
-        evidence.append(f"{question.product} ({product.title}) computes no tiling on the device: {product.source}")
+        evidence.append(f"{question.product} ({product.title}) cannot compute tiling on the device: {product.source}")
     evidence.append(_path_words(case))
     if question.breaks:
-        broken = [f"the graph breaks, so that each part is a graph of its own: {reason}" for reason in question.breaks]
+        broken = [f"graph break, each part is a graph of its own: {reason}" for reason in question.breaks]
         fix = "compile.fullgraph=true  # the error, or S3, then names the line"
         return _Finding(status="problem", evidence=[*evidence, *broken], fix=fix)
     return _Finding(status="ok", evidence=evidence)
@@ -134,8 +134,8 @@ def _path_words(case: Case) -> str:
     if case.path is not None:
         return f"path {case.path}"
     if any(geared(one.graph, case.question) for one in case.graphs):
-        return "no path of the document: with gears GE builds a graph for each of them"
-    return f"no path of the document: see {'S6' if case.failures else 'S4'}"
+        return "none of the six paths: with gears GE builds a graph for each of them"
+    return f"none of the six paths: see {'S6' if case.failures else 'S4'}"
 
 
 def _sizes(case: Case) -> _Finding:
@@ -162,7 +162,7 @@ def _mark(arguments: Sequence[str], question: SinkingQuestion) -> str:
 
 def _mark_again(names: Sequence[str]) -> str:
     calls = "; ".join(f"torch._dynamo.mark_static({name})" for name in dict.fromkeys(names))
-    return f"{calls}  # in Python, before every call and not before the first only"
+    return f"{calls}  # in Python, before every call, not only the first"
 
 
 def _numbers(case: Case) -> _Finding:
@@ -171,13 +171,13 @@ def _numbers(case: Case) -> _Finding:
     for one in case.graphs:
         for op, symbols in shapes_made_of_values(one.graph, case.question):
             origins = [one.graph.symbols.get(s) or s for s in symbols]
-            evidence.append(f"{op.name} ({op.overload}): {', '.join(origins)} makes a size of its result{op.at_source}")
+            evidence.append(f"{op.name} ({op.overload}): {', '.join(origins)} sets a size of its result{op.at_source}")
             fixes.append(_fixed_size(op, origins))
     if evidence:
         return _Finding(status="problem", evidence=evidence, fix="; ".join(dict.fromkeys(fixes)))
     symbolic = [line for one in case.graphs for line in numbers(one.graph)]
     if not symbolic:
-        return _Finding(status="ok", evidence=["no number of the caller is a symbol"])
+        return _Finding(status="ok", evidence=["no number that the caller passes is a symbol"])
     return _Finding(status="ok", evidence=[*symbolic, "none of them reaches a shape"])
 
 
@@ -186,17 +186,17 @@ def _fixed_size(op: Op, origins: Sequence[str]) -> str:
         return "torch.nonzero_static(x, size=N)  # or torch.where(condition, a, b), whose size is that of its inputs"
     if op.unbacked:
         return f"replace {op.overload} by an operator whose result has a fixed size (torch.where, a mask, a top-k)"
-    return (
-        f"give {op.overload} a size that is no argument of the call: a constant of the module instead of {origins[0]}"
-    )
+    return f"give {op.overload} a size that is not an argument: a constant of the module instead of {origins[0]}"
 
 
 def _operators(case: Case) -> _Finding:
     found = [use for one in case.graphs for use in one.uses]
     if not found and case.failures:
-        return _Finding(status="skipped", evidence=["there is no GE graph, and nothing in it to tile: see S6"])
+        return _Finding(status="skipped", evidence=["there is no GE graph: see S6"])
     if not found:
-        return _Finding(status="ok", evidence=["no operator of the table, and none that is given numbers which change"])
+        return _Finding(
+            status="ok", evidence=["no operator of the table, and no other one that is given changing numbers"]
+        )
     evidence = [f"{use.op.name} ({use.op.overload}): {sentence(use, case.question)}{use.op.at_source}" for use in found]
     bad = [use for use in found if use.static is not True]
     if not bad:
@@ -218,11 +218,13 @@ def _sink_fix(use: Use, case: Case) -> str:
         return f"give {slots} as the caller's own numbers, each an int of the argument: TorchAir makes one Data of them"
     if use.sink == "operator_cannot":
         sinking = " or ".join(name.partition("::")[2] for name, row in case.table.operators.items() if row.sinks)
-        return f"use {sinking} where the model allows; or shapes=static when {' and '.join(use.changing)} do not change"
+        return (
+            f"use {sinking} where the model allows it; or shapes=static if {' and '.join(use.changing)} do not change"
+        )
     if use.sink == "product_cannot":
-        return f"target.soc={products[0]}  # products that sink tiling: {', '.join(products)}"
+        return f"target.soc={products[0]}  # products with tiling sink: {', '.join(products)}"
     if use.sink == "product_unknown":
-        return f"target.soc={products[0]}  # name the product; those that sink tiling: {', '.join(products)}"
+        return f"target.soc={products[0]}  # name the product; those with tiling sink: {', '.join(products)}"
     name = use.op.schema.replace("::", ".")
     row = f"{{ge: TYPE, slots: [{','.join(use.changing)}], sinks: true, source: WHERE}}"
     return f"+sinking.operators={{{name}: {row}}}  # sinks: what its tiling registration says"
@@ -259,7 +261,7 @@ def _handed_over(case: Case) -> _Finding:
 def _again(case: Case) -> _Finding:
     changes = case.question.changes
     if not changes:
-        return _Finding(status="ok", evidence=["the calls differ in nothing that a compilation depends on"])
+        return _Finding(status="ok", evidence=["the calls do not differ in anything that a compilation depends on"])
     found = [(change, *_recompiles(change, case.question)) for change in changes]
     evidence = [
         f"{one.argument} changes its {one.what} from {one.before} to {one.after} in call {one.call}: {words}"
@@ -272,18 +274,18 @@ def _again(case: Case) -> _Finding:
 def _recompiles(change: Change, question: SinkingQuestion) -> tuple[str, str | None]:
     """(the words, the line that mends it: None where nothing is compiled again)."""
     if change.what == "length":
-        return "a list of another length is another compilation, whatever `dynamic` says", "pad it to one length"
+        return "a list of another length is compiled again, whatever `dynamic` says", "pad it to one length"
     if change.what == "shape" and change.marked:
         fix = f"leave it unmarked and give it gears: shapes.gears={{{change.argument}.DIMENSION: [sizes]}}"
-        return "it is marked static, so that each shape is a compilation", fix
+        return "it is marked static, so each shape is compiled again", fix
     if not question.dynamic:
         words = f"shapes.dynamic=false makes it a constant: one compilation for each {change.what}"
         if question.dynamic is None:
-            words = f"shapes.dynamic=null finds out: one more compilation, then the {change.what} is a symbol"
+            words = f"shapes.dynamic=null: one more compilation, then the {change.what} is a symbol"
         marks = ",".join(question.arguments)
         return words, f"shapes=dynamic shapes.mark_static=[{marks}]  # tensors stay constants, numbers become symbols"
     if change.what == "shape" and change.argument in question.marked:
-        words = "the first call's tensor was marked and this one is not: the next graph has symbols (path 6)"
+        words = "the first call's tensor was marked static and this one is not: the next graph has symbols (path 6)"
         return words, _mark_again([change.argument])
     return f"the {change.what} is a symbol: nothing is compiled again", None
 
@@ -294,7 +296,7 @@ def _bundle(found: Sequence[DiagnosisStep]) -> _Finding:
         return _Finding(status="skipped", evidence=["the steps above explain it"])
     return _Finding(
         status="unknown",
-        evidence=[f"{', '.join(unsure)} could not tell; send report.json, graphs/, the GE dump and the log"],
+        evidence=[f"{', '.join(unsure)} could not decide; send report.json, graphs/, the GE dump and the log"],
         fix="compiler.debug.graph_dump.type=pbtxt  # on the device; then npucompose explain --dump FILE",
     )
 
@@ -346,10 +348,10 @@ def not_compiled(question: SinkingQuestion, error: str) -> SinkingFacts:
     """What can be said of a model that torch.compile could not make one graph of; `error` is its paragraph."""
     found = dict.fromkeys(TITLES, _Finding(status="skipped", evidence=("there is no graph to look at",)))
     step: StepId = "S1"
-    fix = "take what breaks the graph out of forward(); with compile.fullgraph=false each part is a graph of its own"
+    fix = "move what breaks the graph out of forward(); with compile.fullgraph=false each part is a graph of its own"
     if _DATA_DECIDE.search(error):
         step = "S3"
-        fix = "torch.where(condition, a, b) or torch.cond: what the values decide must not decide which code runs"
+        fix = "torch.where(condition, a, b) or torch.cond: values of tensors must not decide which code runs"
     found[step] = _Finding(status="problem", evidence=(error,), fix=fix)
     unknown = SinkingVerdict(value="unknown", certainty="unknown", evidence=("torch.compile made no graph",))
     return SinkingFacts.from_verdicts(

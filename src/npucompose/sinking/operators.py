@@ -80,7 +80,7 @@ class OperatorTable:
         return devices.SocTable(families=self.products).family(name)
 
     def sinks(self, row: Operator, family: str | None) -> bool | None:
-        """Whether this operator's tiling sinks on this product; None where nobody can tell."""
+        """Whether this product computes this operator's tiling on the device; None where that is unknown."""
         if row.sinks is False:
             return False
         if family is None:
@@ -205,7 +205,7 @@ def shapes_made_of_values(graph: FxFacts, question: SinkingQuestion) -> Iterator
 def dynamic_ops(
     graph: FxFacts, question: SinkingQuestion, table: OperatorTable
 ) -> tuple[Mapping[str, Blame], Mapping[str, Blame]]:
-    """({op: why it is dynamic}, {op: why nobody can tell}), by rows 2 to 5, in the graph's order."""
+    """({op: why it is dynamic}, {op: why that is unknown}), by rules 2 to 5, in the graph's order."""
     by_op = {use.op.name: use for use in uses(graph, question, table)}
     known = geared(graph, question)
     dynamic: dict[str, Blame] = {}
@@ -214,18 +214,18 @@ def dynamic_ops(
         use = by_op.get(op.name)
         row = table.operators.get(op.schema)
         if row is not None and row.host_engine:
-            dynamic[op.name] = _blame(graph, op, "row 2", f"{row.ge} runs on the host's engine ({row.source})")
+            dynamic[op.name] = _blame(graph, op, "rule 2", f"{row.ge} runs on the host's engine ({row.source})")
         elif any(symbol not in known for symbol in (*op.unknown_in, *op.unknown_out)):
             dynamic[op.name] = _unknown_shape(graph, op, known)
         elif inner := _inside(op, question, table):
             dynamic[op.name] = _blame(
-                graph, op, "row 4", f"its subgraph {inner.graph} has {inner.node}: {inner.reason}"
+                graph, op, "rule 4", f"its subgraph {inner.graph} has {inner.node}: {inner.reason}"
             )
         elif use is not None and use.static is not True:
             (dynamic if use.static is False else unsure)[op.name] = _blame(
                 graph,
                 op,
-                "row 1" if use.sink == "packed" else "row 5",
+                "rule 1" if use.sink == "packed" else "rule 5",
                 sentence(use, question),
                 argument=use.changing[0],
                 symbol=next(iter(use.symbols), None),
@@ -241,12 +241,12 @@ def _inside(op: Op, question: SinkingQuestion, table: OperatorTable) -> Blame | 
 def _unknown_shape(graph: FxFacts, op: Op, known: Collection[str]) -> Blame:
     if op.unbacked:
         reason = f"the size of its result is known only when it has run ({', '.join(op.unbacked)})"
-        return _blame(graph, op, "row 3", reason, symbol=op.unbacked[0])
+        return _blame(graph, op, "rule 3", reason, symbol=op.unbacked[0])
     made = [s for s in op.unknown_out if s not in op.unknown_in and s not in known]
     symbol = made[0] if made else next(s for s in op.unknown_in if s not in known)
     origin = graph.symbols.get(symbol)
     reason = f"a size of its {'result' if made else 'input'} is {symbol}" + (f", which is {origin}" if origin else "")
-    return _blame(graph, op, "row 3", reason, argument=origin, symbol=symbol)
+    return _blame(graph, op, "rule 3", reason, argument=origin, symbol=symbol)
 
 
 def fed_slots(ge: GeFacts, table: OperatorTable) -> Iterator[str]:
@@ -259,14 +259,15 @@ def fed_slots(ge: GeFacts, table: OperatorTable) -> Iterator[str]:
 
 
 SENTENCES: Mapping[Sink, str] = {
-    "switched_off": "its tiling reads {slots}, which is no constant, and tiling sink is off",
-    "packed": "some of {slots} are no inputs of the graph: TorchAir makes a Pack of them and forces its shape unknown",
-    "operator_cannot": "its tiling reads {slots}, which is no constant, and has no tiling for the device: {source}",
-    "product_cannot": "its tiling reads {slots}, which is no constant, and {product} computes no tiling on the device",
-    "product_unknown": "its tiling reads {slots}, and whether it sinks depends on the product, which is not named",
-    "unknown": "it is given {slots}, which changes, and nobody knows whether its tiling sinks: {source}",
+    "switched_off": "its tiling reads {slots}, which is not a constant, and tiling sink is off",
+    "packed": "some of {slots} are not inputs of the graph: TorchAir makes a Pack of them and forces its shape unknown",
+    "operator_cannot": "its tiling reads {slots}, which is not a constant, and has no version for the device: {source}",
+    "product_cannot": "its tiling reads {slots}, which is not a constant, and {product} cannot compute it on the "
+    "device",
+    "product_unknown": "its tiling reads {slots}; whether the device can compute it depends on the product: name one",
+    "unknown": "it is given {slots}, which changes; whether the device can compute its tiling is unknown: {source}",
     "sinks": "its tiling reads {slots} on the device",
-    "constant": "what its tiling reads is constant",
+    "constant": "its tiling reads only constants",
 }
 
 

@@ -96,7 +96,7 @@ def fx_graph(graph: FxFacts, question: SinkingQuestion) -> SinkingVerdict:
     """Static when no shape and no number of it is a symbol."""
     certainty: Certainty = "proven" if question.through_torchair else "derived"
     if not graph.symbols:
-        sentence = f"no symbol among the {len(graph.inputs)} inputs and {len(graph.ops)} operators of {graph.id}"
+        sentence = f"no symbol in {graph.id} (inputs: {len(graph.inputs)}, operators: {len(graph.ops)})"
         return SinkingVerdict(value="static", certainty=certainty, evidence=(sentence,))
     sentences = [*unknown_sizes(graph), *numbers(graph)]
     sentences += [f"{s} is known only when the graph runs" for s, origin in graph.symbols.items() if origin is None]
@@ -142,19 +142,21 @@ def _ge_build(
         return host, ()
     dynamic, unsure = dynamic_ops(graph, question, table)
     forced = _forced(graph, ge, question)
-    if forced and not any(one.rule == "row 1" for one in dynamic.values()):
+    if forced and not any(one.rule == "rule 1" for one in dynamic.values()):
         return forced, ()
     blame = (*_inputs_to_blame(graph, question), *_roots(graph, dynamic, unsure))
     if not dynamic and unsure:
         reasons = tuple(f"{b.node}: {b.reason}" for b in unsure.values())
         return SinkingVerdict(value="unknown", certainty="unknown", evidence=short(reasons)), blame
     if not dynamic:
-        said = "row 7: no operator of the graph is dynamic"
+        said = "rule 7: no operator of the graph is dynamic"
         if geared(graph, question):
             gears = ", ".join(f"{key}={list(sizes)}" for key, sizes in question.gears.items())
-            said = f"row 10: each gear is a static graph: {gears}"
+            said = f"rule 10: each gear is a static graph: {gears}"
         sunk = [
-            f"row 5: {use.op.name}: its tiling sinks" for use in uses(graph, question, table) if use.sink == "sinks"
+            f"rule 5: {use.op.name}: its tiling is computed on the device"
+            for use in uses(graph, question, table)
+            if use.sink == "sinks"
         ]
         return SinkingVerdict(value="static", certainty="derived", evidence=(said, *short(sunk))), ()
     parts = static_parts(graph.ops, {*dynamic, *unsure})
@@ -166,19 +168,19 @@ def _ge_build(
 
 
 def _host_scheduled(graph: FxFacts, ge: GeFacts | None) -> SinkingVerdict | None:
-    """Row 8, where the option was handed over: GE's default is 0, which no graph is below."""
+    """Rule 8, where the option was handed over: GE's default is 0, which no graph is below."""
     threshold = int((ge.options.get(HOST_SCHEDULING) if ge is not None else None) or 0)
     if ge is None or len(ge.inputs) >= threshold:
         return None
-    sentence = f"row 8: the graph has {len(ge.inputs)} nodes and {HOST_SCHEDULING} is {threshold}"
+    sentence = f"rule 8: the graph has {len(ge.inputs)} nodes and {HOST_SCHEDULING} is {threshold}"
     return SinkingVerdict(value="dynamic", certainty="derived", evidence=(sentence,))
 
 
 def _forced(graph: FxFacts, ge: GeFacts | None, question: SinkingQuestion) -> SinkingVerdict | None:
-    """Row 1, where the graph that was handed over shows it. With gears GE knows the sizes before it looks."""
+    """Rule 1, where the graph that was handed over shows it. With gears GE knows the sizes before it looks."""
     if ge is None or not ge.forced or geared(graph, question):
         return None
-    evidence = tuple(f"row 1: {name}: TorchAir has forced its shape to be unknown" for name in ge.forced)
+    evidence = tuple(f"rule 1: {name}: TorchAir has forced its shape to be unknown" for name in ge.forced)
     return SinkingVerdict(value="dynamic", certainty="derived", evidence=short(evidence))
 
 
@@ -194,7 +196,7 @@ def _inputs_to_blame(graph: FxFacts, question: SinkingQuestion) -> tuple[Blame, 
             argument=one.argument,
             dimension=dimension,
             symbol=symbol,
-            rule="row 3",
+            rule="rule 3",
         )
         for one in graph.inputs
         for dimension, symbol in one.sizes.items()
@@ -207,7 +209,7 @@ def _roots(graph: FxFacts, dynamic: Mapping[str, Blame], unsure: Mapping[str, Bl
     sizes = {symbol for one in graph.inputs for symbol in one.sizes.values()}
     blames = {op.name: blame for op in graph.ops if (blame := dynamic.get(op.name) or unsure.get(op.name))}
     brings = {op.name for op in graph.ops if not {*op.unknown_in, *sizes}.issuperset(op.unknown_out)}
-    return [blame for name, blame in blames.items() if blame.rule != "row 3" or name in brings]
+    return [blame for name, blame in blames.items() if blame.rule != "rule 3" or name in brings]
 
 
 def static_parts(ops: Sequence[Op], dynamic: set[str]) -> list[int]:
@@ -242,8 +244,8 @@ def static_parts(ops: Sequence[Op], dynamic: set[str]) -> list[int]:
 
 def _parts(parts: Sequence[int], static: Sequence[int], limit: int) -> str:
     if not parts:
-        return "row 9: no static part is left"
-    sizes = f"row 9: operators in each static part, views not counted: {', '.join(map(str, parts))}"
+        return "rule 9: no static part is left"
+    sizes = f"rule 9: operators in each static part, views not counted: {', '.join(map(str, parts))}"
     if limit < 0:
         return f"{sizes}; static_model_ops_lower_limit={limit} makes all of them dynamic"
     return f"{sizes}; {len(static) or 'none'} of them reach static_model_ops_lower_limit={limit}"

@@ -16,10 +16,10 @@ from npucompose.errors import PlanError
 from npucompose.graphs import Allocation, Dependence, Edge, allocations
 from npucompose.graphs.dependence import storage_of
 from npucompose.graphs.effects import core_limits, has_only_limits, is_collective, is_planned, tensors_in
-from npucompose.results.streams import Prediction, Timeline
+from npucompose.results.streams import PredictedPlan, Prediction, Timeline
 from npucompose.schema.capabilities import Capabilities, Clocked
 from npucompose.schema.cost_table import CostTable
-from npucompose.schema.streams import Cores, Cost, Streams
+from npucompose.schema.streams import DEFAULT_STREAM, Cores, Cost, Streams
 from npucompose.streams import dag, explicit, gangs
 from npucompose.streams.calibrated import Calibrated, calibrated
 from npucompose.streams.cost import ResultSizes, clocked, elements_of, measured, roofline, work_of
@@ -298,9 +298,25 @@ def schedule(
     )
 
 
-def predicted(plan: ScheduledPlan, stream_names: Sequence[str]) -> tuple[Prediction, Timeline]:
-    """What the simulation says, in a few figures and as a drawing."""
-    return _prediction(plan, stream_names), _timeline(plan, stream_names)
+def predicted(plan: ScheduledPlan, stream_names: Sequence[str]) -> PredictedPlan:
+    """What the simulation says, in a few figures and as drawings."""
+    return PredictedPlan(
+        figures=_prediction(plan, stream_names),
+        timeline=_timeline(plan, stream_names),
+        one_stream=_in_a_row(plan.problem) if any(plan.streams) else None,
+    )
+
+
+def _in_a_row(problem: Problem) -> Timeline:
+    """The kernels in their legal order, each with all threads that it may take: `serial_us` in the end."""
+    ends = list(accumulate(item.us for item in problem.work_in_a_row))
+    return Timeline(
+        source="predicted on one stream",
+        nodes=tuple(problem.names),
+        streams=(DEFAULT_STREAM,) * len(ends),
+        start_us=(0.0, *ends[:-1]),
+        end_us=tuple(ends),
+    )
 
 
 def _prediction(plan: ScheduledPlan, stream_names: Sequence[str]) -> Prediction:

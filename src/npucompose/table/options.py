@@ -47,6 +47,7 @@ def option(
     name: re.Pattern[str] | None = None,
     from_experiment: str | None = None,
     acts: Acts | None = None,
+    in_key: bool = True,
 ) -> Any:
     """A field that is an option: `max_streams: int = option(2, "at most so many streams", ge=1)`.
 
@@ -55,7 +56,8 @@ def option(
     with `optional` None passes every check.
     `from_experiment` names what the engine puts there, an Experiment field or `device` (of a model: whose kernels run
     it, as in Capabilities): such a field is not set in YAML.
-    `acts` says where it does something, if that is not everywhere.
+    `acts` says where it does something, if that is not everywhere. `in_key=False` says that it decides nothing of what
+    comes out: a result with another value of it is the same result.
     """
     checks: list[Any] = []
     if choices is not None:
@@ -76,6 +78,7 @@ def option(
         "choices": tuple(choices) if choices is not None else None,
         "from_experiment": from_experiment,
         "acts": acts,
+        "in_key": in_key,
     }
     if factory is not None:
         return attrs.field(factory=factory, validator=check, metadata=metadata)

@@ -89,6 +89,8 @@ class ModeSupport:
     """Kernels are recorded and replayed."""
     fuses: bool = False
     """Inductor makes the kernels, so that the options of `inductor` act."""
+    replays_fused: bool = False
+    """Those kernels can be recorded and replayed (`inductor.replay`)."""
     trains: bool = False
     """Gradients flow through what is compiled."""
     caches: bool = False
@@ -203,7 +205,8 @@ class Target(OptionalMethods, ABC):
     """Whether a model can be compiled in one mode and then in another."""
 
     soc: str | None = option(
-        None, "the device that is asked about (`npucompose list socs`): Ascend910B4, or a family such as ascend910b"
+        None,
+        "the chip that the predictions are for (`npucompose list socs`): Ascend910B4, or a family such as ascend910b",
     )
 
     device_variable: ClassVar[str | None] = None
@@ -241,6 +244,13 @@ class Target(OptionalMethods, ABC):
 
     def prepare(self, mode: str) -> None:
         """Load what the device needs in this process; called before anything else that needs torch."""
+
+    def start_build(self, mode: str) -> None:
+        """Begin to build what graphs need that this machine lacks, in a thread: the model is traced meanwhile."""
+
+    def finish_build(self, mode: str) -> None:
+        """Return when that is built and loaded; called before the passes of a graph that will be lowered, so that no
+        time taken of it is the build's. CaptureError where it failed and nothing else will do."""
 
     def why_idle(self, option: str, mode: str) -> str | None:
         """Why an option does not act here, where there is more to say than that this target has no such thing."""

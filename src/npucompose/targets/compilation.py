@@ -191,6 +191,12 @@ class Backend:
         """torch._dynamo.reset() calls it."""
         self.notices.reset()
 
+    @property
+    def records(self) -> bool:
+        """Whether kernels are recorded and replayed: those that eager calls, or those that Inductor makes."""
+        support = self.target.support(self.mode)
+        return support.captures or (support.replays_fused and self.inductor.replays)
+
     @cached_property
     def frozen(self) -> FrozenWeights:
         """Over the weights that graphs of this backend have as constants."""
@@ -264,6 +270,8 @@ class Backend:
     def rewrite(self, graph_module: fx.GraphModule, example_inputs: Sequence[Any]) -> Compilation:
         """Run both pipelines on an AOT graph, in place, and keep the record."""
         compilation = self.begin(graph_module)
+        if not self.reads_only:
+            self.target.finish_build(self.mode)
         begun = perf_counter()
         known = self.constants(graph_module)
         compilation.passes = (

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from attrs import frozen
 
+from npucompose.activity import doing
 from npucompose.errors import CaptureError, ConfigError
 from npucompose.machine import cores, cpu_model, cpu_quota, usable_cores
 from npucompose.replay.interface import (
@@ -32,12 +33,14 @@ if TYPE_CHECKING:
     from torch import fx
 
     from npucompose.replay.captured_graph import CapturedGraph
+    from npucompose.replay.front.generated_cache import GeneratedCache, HowOften
     from npucompose.replay.memory.arena import Arena
     from npucompose.replay.plan import Workers
     from npucompose.results.graphs import Partition
     from npucompose.results.streams import StreamTimes, Timeline
     from npucompose.schema.cost_table import CostTable
     from npucompose.targets.compilation import Backend, Compilation
+    from npucompose.targets.frozen_weights import Watch
 
 LinearLibrary = Literal["auto", "mkl", "onednn"]
 
@@ -83,7 +86,7 @@ class CpuTarget(Target):
     previews_npu: ClassVar[bool] = True
     runs_plain: ClassVar[bool] = True
     modes: ClassVar[Mapping[str, ModeSupport]] = {
-        "max-autotune": ModeSupport(fuses=True, trains=True),
+        "max-autotune": ModeSupport(fuses=True, replays_fused=True, trains=True),
         **{mode: ModeSupport(captures=True, options=names.supported) for mode, names in CACHE_OPTIONS.items()},
         "eager": ModeSupport(compiles=False),
     }
@@ -96,28 +99,28 @@ class CpuTarget(Target):
 
     executor: ReplayExecutor = option(
         "auto",
-        "who replays the recorded kernels: native (C++, compiled once), portable (no compiler), auto: native if it can",
+        "what replays the recorded kernels: native (C++), portable (no compiler needed), auto: native if possible",
     )
     when_new: WhenNew = when_new_option()
     when_full: WhenFull = when_full_option()
     pool: PoolOf = pool_option()
     stream_threads: int | None = option(
         None,
-        "threads that streams run on, the calling one included; null: as many as there are cores; 1: none beside it",
+        "threads that streams run on, including the calling one; null: one for each core; 1: only the calling one",
         ge=1,
         le=4096,
         optional=True,
     )
     stream_spin_us: float = option(
-        100.0, "how long a thread of streams looks for what it waits for before it sleeps", ge=0, le=1e9
+        100.0, "how long a stream's thread spins while it waits, before it sleeps", ge=0, le=1e9
     )
     stream_cores: tuple[int, ...] = option(
-        factory=tuple, doc="cores that the threads beside the calling one are bound to, in order; []: any but its own"
+        factory=tuple, doc="cores that the threads except the calling one are bound to, in order; []: any but its own"
     )
 
     stream_fallback: bool = option(
         True,
-        "where streams take longer than one stream would (a busy machine), go on in one stream, bits unchanged, and "
+        "if streams take longer than one stream (a busy machine), continue on one stream with the same bits, and "
         "try the streams again later",
     )
 
@@ -139,7 +142,7 @@ class CpuTarget(Target):
 
     linear: LinearLibrary = option(
         "auto",
-        "who multiplies by frozen float32 weights in mode=max-autotune: mkl, onednn, auto: the faster, shape by shape",
+        "library for products with frozen float32 weights in max-autotune: mkl, onednn, or auto: the faster per shape",
     )
 
     def capabilities(self, mode: str) -> Capabilities:
@@ -176,6 +179,9 @@ class CpuTarget(Target):
         why = self._why_not_native()
         return (f"the portable replayer is used: {build.in_one_line(why)}",) if why else ()
 
+    def _uses_native(self, mode: str) -> bool:
+        return self.support(mode).captures and self.executor != "portable"
+
     def _replayer(self) -> Literal["native", "portable"]:
         return "portable" if self.executor == "portable" or self._why_not_native() else "native"
 
@@ -185,12 +191,20 @@ class CpuTarget(Target):
         found = build.state()
         return found.words if found.kind in ("failed", "impossible") else ""
 
-    def prepare(self, mode: str) -> None:
-        """Build or load the native replayer now, so that it is in nobody's capture time."""
-        if not self.support(mode).captures or self.executor == "portable":
+    def start_build(self, mode: str) -> None:
+        if self._uses_native(mode):
+            from npucompose.replay.executor import build
+
+            build.start()
+
+    def finish_build(self, mode: str) -> None:
+        """The native replayer, built and loaded."""
+        if not self._uses_native(mode):
             return
         from npucompose.replay.executor import build
 
+        if build.state().kind == "not built":
+            doing("waiting for the compiler")
         try:
             build.load()
         except build.Unavailable as error:
@@ -209,14 +223,23 @@ class CpuTarget(Target):
 
     def stream_times(self, backend: Backend) -> Mapping[str, StreamTimes]:
         from npucompose.replay.executor.native import measured
+        from npucompose.streams import made_up_inputs
 
-        times = {graph: measured(*recorded) for graph, recorded in _last_recordings(backend)}
+        times = {
+            graph: measured(last, module, made_up_inputs(module.graph))
+            for graph, last, module in _last_recordings(backend)
+            if last.threads is not None
+        }
         return {graph: one for graph, one in times.items() if one is not None}
 
     def kernel_clocks(self, backend: Backend) -> Mapping[str, Callable[[], Timeline]]:
         from npucompose.replay.executor.native import kernel_clock
+        from npucompose.streams import made_up_inputs
 
-        clocks = {graph: kernel_clock(*recorded) for graph, recorded in _last_recordings(backend)}
+        clocks = {
+            graph: kernel_clock(last, module, made_up_inputs(module.graph))
+            for graph, last, module in _last_recordings(backend)
+        }
         return {graph: one for graph, one in clocks.items() if one is not None}
 
     def compile(
@@ -229,7 +252,31 @@ class CpuTarget(Target):
         from npucompose.targets import inductor
 
         chosen = partial(inductor.choose_linears, library=self.linear)
-        return inductor.through_inductor(backend, graph_module, example_inputs, frozen=chosen)
+        recorded = partial(self._recorded, backend) if backend.records else None
+        return inductor.through_inductor(backend, graph_module, example_inputs, frozen=chosen, recorded=recorded)
+
+    def _recorded(self, backend: Backend, compiled: Any, fixed: frozenset[int], watch: Watch | None) -> GeneratedCache:
+        """What Inductor made of a graph, recorded as other graphs are."""
+        from torch.fx import Graph, GraphModule
+
+        from npucompose.replay.front.generated_cache import GeneratedCache
+        from npucompose.targets.inductor_code import InductorCode, UnreadCode
+
+        try:
+            code = InductorCode.of(compiled)
+        except UnreadCode as why:
+            code = f"its code {why}"
+        request = LowerRequest(
+            mode=backend.mode,
+            graph_module=GraphModule({}, Graph()),
+            example_inputs=(),
+            static_inputs=fixed,
+            options=backend.options,
+            memory=backend.common_memory,
+            at_once=backend.records_at_once,
+            constants=watch,
+        )
+        return GeneratedCache(request, compiled, code, **self._how(request))
 
     def partition(self, mode: str, graph_module: fx.GraphModule) -> Partition | None:
         from npucompose.replay.front.segments import planned
@@ -244,28 +291,29 @@ class CpuTarget(Target):
     def lower(self, request: LowerRequest) -> Lowered:
         from npucompose.replay.front.graph_cache import GraphCache, lowered
 
-        names = CACHE_OPTIONS[request.mode]
-        cache = GraphCache(
-            request,
-            capture_limit=request.options[names.capture_limit],
-            clone_output=request.options[names.clone_output],
-            executor="torchscript" if self.executor == "portable" else "native",
-            when_full=self.when_full,
-            when_new="at_once" if request.at_once else self.when_new,
-            workers=self.workers,
-            partial=request.partial,
-        )
-        return lowered(cache, "cpu")
+        return lowered(GraphCache(request, partial=request.partial, **self._how(request)), "cpu")
+
+    def _how(self, request: LowerRequest) -> HowOften:
+        names = CACHE_OPTIONS.get(request.mode, CACHE_OPTIONS["reduce-overhead"])
+        return {
+            "capture_limit": request.options[names.capture_limit],
+            "clone_output": request.options[names.clone_output],
+            "executor": "torchscript" if self.executor == "portable" else "native",
+            "when_full": self.when_full,
+            "when_new": "at_once" if request.at_once else self.when_new,
+            "workers": self.workers,
+        }
 
 
-def _last_recordings(backend: Backend) -> Iterator[tuple[str, tuple[CapturedGraph, fx.GraphModule, list[Any]]]]:
-    """(graph, its last recording with inputs that lie as that one's do) of the graphs that are recorded whole."""
+def _last_recordings(backend: Backend) -> Iterator[tuple[str, CapturedGraph, fx.GraphModule]]:
+    """(graph, its last recording, its module) of the graphs that are recorded whole and as FX has them: not of code that
+    a compiler made of one."""
     from npucompose.replay.captured_graph import CapturedGraph
+    from npucompose.replay.front.generated_cache import GeneratedCache
     from npucompose.replay.front.graph_cache import GraphCache
-    from npucompose.streams import made_up_inputs
 
     for compilation in backend.compilations:
-        lowered, module = compilation.lowered, compilation.graph_module
+        lowered = compilation.lowered
         last = lowered.last if isinstance(lowered, GraphCache) else None
-        if isinstance(last, CapturedGraph):
-            yield compilation.id, (last, module, list(made_up_inputs(module.graph)))
+        if isinstance(last, CapturedGraph) and not isinstance(lowered, GeneratedCache):
+            yield compilation.id, last, compilation.graph_module

@@ -37,17 +37,27 @@ from npucompose.streams import strip
 if TYPE_CHECKING:
     from torch import fx
 
+    from npucompose.replay.interface import Lowered
     from npucompose.targets.compilation import Backend, Compilation
     from npucompose.targets.frozen_weights import FrozenWeights, Watch
 
 Frozen = Callable[["fx.GraphModule"], Any]
 """What is done with a graph whose weights have become constants."""
+Recorded = Callable[[Any, frozenset[int], "Watch | None"], "Lowered"]
+"""Makes what is called of what Inductor compiled, the inputs whose address does not change, and the watch over the
+graph's constants."""
 
 
 def through_inductor(
-    backend: Backend, graph_module: fx.GraphModule, example_inputs: Sequence[Any], frozen: Frozen | None = None
+    backend: Backend,
+    graph_module: fx.GraphModule,
+    example_inputs: Sequence[Any],
+    frozen: Frozen | None = None,
+    recorded: Recorded | None = None,
 ) -> Callable[..., Any]:
     """The passes, then Inductor; a stream plan has been validated by its pass and is stripped here.
+
+    With `recorded` what Inductor makes for inference is called through that.
 
     AOTAutograd's own cache is off: its key knows no pass, so that a hit would run a graph that other passes made, and
     would leave no account of this one. Inductor's cache, whose key is the graph as the passes left it, stays on.
@@ -70,7 +80,11 @@ def through_inductor(
         if freezes and watch is not None:
             watch.froze(_kept())
             watch.let_go += [first.forget, partial(_forget_code, PyCodeCache.modules[known:])]
-        return compiled
+        if recorded is None or not keywords.get("is_inference"):
+            return compiled
+        # Of a frozen graph Inductor numbers the inputs as they were before.
+        fixed = () if freezes else keywords.get("static_input_idxs") or ()
+        return first.recorded(recorded(compiled, frozenset(fixed), watch if freezes else None))
 
     # Boxed or not, it is called with the graph's inputs: Inductor's type says which and torch.compile does not care.
     with functorch_config.patch(enable_autograd_cache=False):
@@ -178,6 +192,12 @@ class _PassesFirst(CustomGraphPass):
         if self._of is not None:
             self.backend.forget(self._of)
         self._of = None
+
+    def recorded(self, lowered: Lowered) -> Lowered:
+        """What the graph of the last `rewrite` is called through."""
+        if self._of is not None:
+            self._of.lowered = lowered
+        return lowered
 
     def lowered(self) -> None:
         """The graph of the last `rewrite` is code now."""

@@ -126,20 +126,22 @@ class Calibration:
 
     cube: int | None = option(None, "cube cores; 0: one kind of core computes everything", ge=0, optional=True)
     vector: int | None = option(None, "vector cores", ge=1, optional=True)
-    launch_us: float | None = option(None, "between two kernels of one stream", ge=0, optional=True)
-    event_us: float | None = option(None, "from a record to the kernel that waits for it", ge=0, optional=True)
-    stream_us: float | None = option(None, "until a side stream's first kernel can start", ge=0, optional=True)
-    cube_gflops: float | None = option(None, "of one core, in matrix products", gt=0, optional=True)
-    vector_gflops: float | None = option(None, "of one core, in everything else", gt=0, optional=True)
+    launch_us: float | None = option(None, "time between two kernels of one stream", ge=0, optional=True)
+    event_us: float | None = option(
+        None, "time from an event's record to the kernel that waits for it", ge=0, optional=True
+    )
+    stream_us: float | None = option(None, "time until a side stream's first kernel can start", ge=0, optional=True)
+    cube_gflops: float | None = option(None, "rate of one core in matrix products", gt=0, optional=True)
+    vector_gflops: float | None = option(None, "rate of one core in everything else", gt=0, optional=True)
     gbytes_s: float | None = option(None, "memory bandwidth of the device", gt=0, optional=True)
     l2_bytes: float | None = option(None, "size of the cache that all cores share; 0: none", ge=0, optional=True)
     l2_gbytes_s: float | None = option(None, "bandwidth of that cache", ge=0, optional=True)
-    link_us: float | None = option(None, "what a collective takes however few bytes it has", ge=0, optional=True)
+    link_us: float | None = option(None, "latency of a collective, whatever its size", ge=0, optional=True)
     link_gbytes_s: float | None = option(
         None, "bandwidth between one rank and all others together, in one direction", gt=0, optional=True
     )
     collective_cores: int | None = option(
-        None, "vector cores that a collective takes while it runs, all at once; 0: none", ge=0, optional=True
+        None, "vector cores that a collective occupies while it runs, all at once; 0: none", ge=0, optional=True
     )
 
     def onto(self, model: DeviceModel) -> DeviceModel:

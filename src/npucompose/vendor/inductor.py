@@ -80,6 +80,11 @@ OWN: Mapping[str, OwnOption] = {
         doc="a frozen weight that has changed: refreeze (the next call freezes anew and says so) or error",
         after="freezing",
     ),
+    "replay": OwnOption(
+        choices=("wrapper", "native"),
+        doc="who calls the kernels: Inductor's wrapper, or the native replayer (target=cpu), which records them",
+        after="cpp_wrapper",
+    ),
 }
 
 TEXTS: Mapping[str, str] = {
@@ -156,7 +161,15 @@ class InductorOptions:
     @property
     def frozen_weights(self) -> str:
         """What becomes of a frozen weight that has changed."""
-        return self.values.get("frozen_weights", OWN["frozen_weights"].choices[0])
+        return self._own("frozen_weights")
+
+    @property
+    def replays(self) -> bool:
+        """Whether kernels are to be recorded and replayed, where the target can."""
+        return self._own("replay") == "native"
+
+    def _own(self, path: str) -> str:
+        return self.values.get(path, OWN[path].choices[0])
 
     def as_tree(self) -> dict[str, Any]:
         """The changes as a nested mapping that `of_tree` reads back."""

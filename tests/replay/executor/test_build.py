@@ -15,59 +15,18 @@ from pathlib import Path
 import pytest
 import torch
 
-from npucompose import machine
+from npucompose import activity, machine
 from npucompose.cli import main
+from npucompose.compose.check import check
+from npucompose.compose.session import Session
+from npucompose.compose.tree import compose
 from npucompose.errors import CaptureError, ConfigError
-from npucompose.replay.captured_graph import CapturedGraph
 from npucompose.replay.executor import build
 from npucompose.replay.executor.build import HELD, header
 from npucompose.report import doctor
 from npucompose.report.doctor import native_replayer
 from npucompose.targets.cpu import CpuTarget
-from tests.replay.capturing import traced
-
-
-@pytest.fixture
-def empty_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """A cache of its own; afterwards the module knows the real one again."""
-    build.load.cache_clear()
-    monkeypatch.setenv("NPUCOMPOSE_CACHE", str(tmp_path / "cache"))
-    yield tmp_path / "cache"
-    build.load.cache_clear()
-
-
-@pytest.fixture
-def compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Path]:
-    """`compiler(body)`: a C++ compiler that adds each of its command lines to the file returned, then does `body`."""
-
-    def make(body: str) -> Path:
-        script, calls = tmp_path / "c++", tmp_path / "calls"
-        script.write_text(f'#!/bin/sh\necho "$@" >> {shlex.quote(str(calls))}\n{body}\n')
-        script.chmod(0o755)
-        monkeypatch.setenv("CXX", str(script))
-        return calls
-
-    return make
-
-
-@pytest.fixture(scope="module")
-def real() -> Path:
-    """The extension as it was built for this torch."""
-    build.load()
-    return build.folder() / f"{build.NAME}.so"
-
-
-def captured() -> CapturedGraph:
-    x = torch.randn(3)
-    made = CapturedGraph.capture(traced(lambda x: (x + 1,), x), [x])
-    assert torch.equal(made.replay(x)[0], x + 1)
-    return made
-
-
-def copying(real: Path) -> str:
-    """A compiler that makes empty objects and links to what the real one made."""
-    return f"""for last; do :; done
-case "$1" in -shared) cp {shlex.quote(str(real))} "$last" ;; --version) ;; *) : > "$last" ;; esac"""
+from tests.replay.executor.building import captured, copying
 
 
 def test_without_a_compiler_the_portable_replayer_runs_and_says_why(
@@ -98,7 +57,7 @@ def test_a_compiler_that_fails_is_asked_once_and_its_words_are_kept(
     assert "error: no such header" in native_replayer()
     assert native_replayer().startswith("failed: ")
     with pytest.raises(CaptureError, match=r"target\.executor=native: .*\n.*no such header"):
-        CpuTarget(executor="native").prepare("reduce-overhead")
+        CpuTarget(executor="native").finish_build("reduce-overhead")
 
 
 def test_a_failing_compiler_is_one_line_in_the_report_and_doctor_shows_all_that_it_said(
@@ -240,6 +199,72 @@ def test_two_that_come_at_once_build_once(empty_cache: Path, compiler: Callable[
     assert sum(line.startswith("-shared") for line in calls.read_text().splitlines()) == 1
 
 
+def test_a_build_that_was_started_goes_on_beside_its_caller_and_is_waited_for(
+    empty_cache: Path, compiler: Callable[[str], Path], real: Path, tmp_path: Path
+) -> None:
+    go = tmp_path / "go"
+    calls = compiler(f"until [ -e {shlex.quote(str(go))} ]; do sleep 0.02; done\n{copying(real)}")
+    build.start()
+    build.start()
+    assert build.state().kind == "not built"
+    go.touch()
+    assert build.load().torch_version in torch.__version__
+    assert sum(line.startswith("-shared") for line in calls.read_text().splitlines()) == 1
+
+
+def test_a_build_that_was_started_and_failed_says_so_where_it_is_needed_and_is_not_tried_again(
+    empty_cache: Path, compiler: Callable[[str], Path], capfd: pytest.CaptureFixture[str]
+) -> None:
+    calls = compiler('sleep 0.1; echo "a.cpp:1: error: no such header" >&2; exit 1')
+    CpuTarget(executor="native").start_build("reduce-overhead")
+    with pytest.raises(CaptureError, match=r"target\.executor=native: .*\n.*no such header"):
+        CpuTarget(executor="native").finish_build("reduce-overhead")
+    asked = calls.read_text()
+    assert captured().facts()["executor"] == "torchscript"
+    assert calls.read_text() == asked
+    assert capfd.readouterr().err.count("no such header") == 0, "the error says it, and nobody else"
+
+
+def test_a_run_traces_its_model_while_the_native_replayer_is_built(
+    empty_cache: Path, compiler: Callable[[str], Path], real: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The compiler waits for the end of tracing: one that tracing waits for would never end."""
+    go, said = tmp_path / "go", list[str]()
+    compiler(f"until [ -e {shlex.quote(str(go))} ]; do sleep 0.02; done\n{copying(real)}")
+    monkeypatch.setattr(activity, "_listeners", [said.append])
+    monkeypatch.setattr(activity, "_now", "")
+    finish = CpuTarget.finish_build
+
+    def traced(target: CpuTarget, mode: str) -> None:
+        assert build.state().kind == "not built"
+        threading.Timer(0.2, go.touch).start()
+        finish(target, mode)
+
+    monkeypatch.setattr(CpuTarget, "finish_build", traced)
+    session = Session(check(compose(["mode=reduce-overhead", "model=add"])))
+    session.checked.target.start_build("reduce-overhead")
+    (made,) = session.compilations
+    assert made.lowered is not None
+    assert made.lowered.captured[0].facts()["executor"] == "native"
+    words = [f"tracing the model, {build.BUILDING}", f"waiting for the compiler, {build.BUILDING}"]
+    assert [one for one in dict.fromkeys(said) if one in words] == words
+
+
+def test_what_a_build_left_that_was_ended_goes_with_the_next_one(
+    empty_cache: Path, compiler: Callable[[str], Path], real: Path
+) -> None:
+    compiler(copying(real))
+    left = build.folder() / f"{build.WORK}abc"
+    left.mkdir(parents=True)
+    (left / "unit_python.o").touch()
+    build.load()
+    assert sorted(file.name for file in build.folder().iterdir()) == [
+        "lock",
+        f"{build.NAME}.sha256",
+        f"{build.NAME}.so",
+    ]
+
+
 NOT_UTF8 = b"\xff\xfe\x00"
 
 
@@ -371,3 +396,17 @@ def test_every_unit_is_compiled_and_linked(tmp_path: Path, monkeypatch: pytest.M
     assert len(objects) == len(compiled) == len(build.UNITS)
     assert objects <= set(linked)
     assert linked[-1] == str(made)
+
+
+def test_no_path_of_this_machine_is_compiled_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor of what a link leads to, which compilers prefer where it is shorter."""
+    ran: list[list[str]] = []
+    monkeypatch.setattr(build, "_run", ran.append)
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    build._compile("g++", tmp_path / "link")
+    for command in ran[:-1]:
+        hidden = {flag.split("=")[1] for flag in command if flag.startswith("-ffile-prefix-map=")}
+        read = [flag.removeprefix("-isystem").removeprefix("-I") for flag in command if flag.startswith(("-i", "-I"))]
+        assert [place for place in read if not any(Path(place).is_relative_to(folder) for folder in hidden)] == []
+        assert {str(tmp_path / "link"), str(tmp_path / "real")} <= hidden

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
-import subprocess
-import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import pytest
 import torch
-from torch import fx
 
 from npucompose.errors import ConfigError, NpuComposeError
 from npucompose.replay.captured_graph import CapturedGraph
@@ -20,92 +15,23 @@ from npucompose.replay.executor import build
 from npucompose.replay.memory.arena import Arena
 from npucompose.replay.operands import same_bytes
 from npucompose.replay.plan import Workers
-from npucompose.schema.capabilities import Capabilities
 from npucompose.schema.streams import Match, PlanEntry, Streams
 from npucompose.streams import apply
 from npucompose.targets.cpu import CpuTarget
-from tests.replay.capturing import in_threads, one_thread
+from tests.replay.capturing import in_threads
+from tests.replay.executor.streams_by_hand import (
+    TWO,
+    X,
+    broken,
+    needs_two_cores,
+    on_two,
+    planned,
+    replaying,
+    told,
+)
 from tests.sample_graphs import CAN, traced
 
 pytestmark = pytest.mark.skipif(build.state().kind == "impossible", reason="no native replayer here")
-needs_two_cores = pytest.mark.skipif(
-    not hasattr(os, "sched_getaffinity") or len(os.sched_getaffinity(0)) < 2, reason="one core only"
-)
-
-TWO = Workers(count=2)
-X = torch.randn(4, 4)
-MEETING_S = 30.0
-
-
-# -- operators that tell what happens to them
-
-told: dict[str, Any] = {}
-acts: dict[str, Callable[[], Any]] = {}
-ran: dict[str, tuple[int, int]] = {}
-"""{what acted: (core, thread)}"""
-meeting = threading.Barrier(2)
-replaying, broken = threading.Event(), threading.Event()
-
-
-@torch.library.custom_op("npucompose_tests::meet", mutates_args=())
-def meet(x: torch.Tensor) -> torch.Tensor:
-    """Returns only when another one runs at the same time; while a graph is recorded its kernels run one by one."""
-    if replaying.is_set():
-        meeting.wait(MEETING_S)
-    return x + 1
-
-
-@torch.library.custom_op("npucompose_tests::tell", mutates_args=())
-def tell(x: torch.Tensor, name: str) -> torch.Tensor:
-    told[name] = {
-        "thread": threading.get_ident(),
-        "kernel threads": torch.get_num_threads(),
-        "grad": torch.is_grad_enabled(),
-        "inference": torch.is_inference_mode_enabled(),
-        "denormal": (torch.full((1,), 1e-39) * 1.0).item(),
-    }
-    return x + 1
-
-
-@torch.library.custom_op("npucompose_tests::maybe_break", mutates_args=())
-def maybe_break(x: torch.Tensor) -> torch.Tensor:
-    if broken.is_set():
-        raise ValueError("broken on purpose")
-    return x + 1
-
-
-@torch.library.custom_op("npucompose_tests::act", mutates_args=())
-def act(x: torch.Tensor, name: str) -> torch.Tensor:
-    """While a test replays: does what it put there under the name, and tells the core and the thread it ran on."""
-    if replaying.is_set():
-        acts.get(name, lambda: None)()
-        ran[name] = (current_core(), threading.get_ident())
-    return x + 1
-
-
-for op in (meet, maybe_break):
-    op.register_fake(torch.empty_like)
-act.register_fake(lambda x, name: torch.empty_like(x))
-tell.register_fake(lambda x, name: torch.empty_like(x))
-
-
-def planned(
-    function: Callable[..., Any], *inputs: torch.Tensor, aside: Sequence[str], can: Capabilities = CAN
-) -> fx.GraphModule:
-    """The function's graph with the nodes named `aside` on a stream of their own."""
-    module = traced(function, *inputs)
-    entries = tuple(PlanEntry(stream="s", match=Match(name=name)) for name in aside)
-    apply(module.graph, Streams(kind="explicit", plan=entries), can)
-    module.recompile()
-    return module
-
-
-def on_two(module: fx.GraphModule, *inputs: torch.Tensor, workers: Workers = TWO) -> CapturedGraph:
-    with one_thread():  # otherwise a stranger's operator, which nobody may try, keeps the streams together
-        captured = CapturedGraph.capture(module, inputs, workers=workers)
-    assert captured.threads is not None, captured.why_threads
-    assert captured.threads.count == 2
-    return captured
 
 
 def two_chains(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
@@ -232,174 +158,6 @@ def test_a_forked_process_runs_streams_on_threads_of_its_own() -> None:
     _, status = os.waitpid(child, 0)
     assert os.waitstatus_to_exitcode(status) == 0
     assert same_bytes(captured.replay(*inputs)[0], two_chains(*inputs))
-
-
-# -- one core each
-
-
-def current_core() -> int:
-    return ctypes.CDLL(None).sched_getcpu()
-
-
-def acting(x: torch.Tensor) -> torch.Tensor:
-    act = torch.ops.npucompose_tests.act
-    here = act(act(act(x, "a"), "b"), "c")
-    there = act(act(act(x.neg(), "p"), "q"), "r")
-    return here - there
-
-
-ASIDE = ("neg", "act_3", "act_4", "act_5")
-
-
-@pytest.fixture
-def acted() -> Iterator[CapturedGraph]:
-    """A recording whose kernels act on two threads; the caller may use afterwards the cores that it could before.
-
-    torch computes on one thread, so that the threads of streams are not torch's, which run where torch says.
-    """
-    before, threads = os.sched_getaffinity(0), torch.get_num_threads()
-    torch.set_num_threads(1)
-    captured = on_two(planned(acting, X, aside=ASIDE), X)
-    replayed(captured)  # workers may go where the caller may now
-    try:
-        yield captured
-    finally:
-        acts.clear()
-        ran.clear()
-        os.sched_setaffinity(0, before)
-        torch.set_num_threads(threads)
-
-
-def replayed(captured: CapturedGraph) -> None:
-    replaying.set()
-    try:
-        (got,) = captured.replay(X)
-    finally:
-        replaying.clear()
-    assert same_bytes(got, acting(X))
-
-
-@needs_two_cores
-def test_a_caller_that_came_to_the_core_of_a_worker_finds_it_gone(acted: CapturedGraph) -> None:
-    for core in (*os.sched_getaffinity(0), *os.sched_getaffinity(0)):
-        os.sched_setaffinity(0, {core})
-        replayed(acted)
-        assert {ran[name][0] for name in "abc"} == {core}
-        assert core not in {ran[name][0] for name in "pqr"}
-        assert os.sched_getaffinity(0) == {core}
-
-
-@needs_two_cores
-def test_a_worker_leaves_when_the_caller_is_moved_to_its_core_in_the_middle_of_a_replay(acted: CapturedGraph) -> None:
-    began, published = threading.Event(), threading.Event()
-
-    def follow() -> None:
-        assert began.wait(MEETING_S)
-        os.sched_setaffinity(0, {core_of_worker[0]})
-
-    core_of_worker: list[int] = []
-    acts["p"] = lambda: (core_of_worker.append(current_core()), began.set())
-    acts["a"] = follow
-    acts["b"] = published.set
-    acts["q"] = lambda: published.wait(MEETING_S)
-    replayed(acted)
-    assert ran["b"][0] == core_of_worker[0]
-    assert ran["r"][0] != core_of_worker[0]
-    assert os.sched_getaffinity(0) == {core_of_worker[0]}
-
-
-@needs_two_cores
-@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
-def test_a_process_with_one_core_left_starts_no_race_for_it(acted: CapturedGraph) -> None:
-    cores = os.sched_getaffinity(0)
-
-    def threads() -> int:
-        replayed(acted)
-        return len({thread for _, thread in ran.values()})
-
-    child = os.fork()
-    if child == 0:
-        os.sched_setaffinity(0, {min(cores)})
-        found = [threads(), threads()]
-        os.sched_setaffinity(0, cores)
-        found.append(threads())
-        for task in os.listdir("/proc/self/task"):  # as `taskset --all-tasks` does
-            os.sched_setaffinity(int(task), {min(cores)})
-        found += [threads(), threads()][1:]
-        os._exit(0 if found == [1, 1, 2, 1] else 1)
-    _, status = os.waitpid(child, 0)
-    assert os.waitstatus_to_exitcode(status) == 0
-
-
-def threads_of_this_process() -> int:
-    return len(os.listdir("/proc/self/task"))
-
-
-@pytest.fixture
-def computing_on_two() -> Iterator[CapturedGraph]:
-    """A recording for two threads in a process where torch has computed on two, and may use its cores afterwards."""
-    before = {task: os.sched_getaffinity(int(task)) for task in os.listdir("/proc/self/task")}
-    threads = torch.get_num_threads()
-    torch.set_num_threads(2)
-    captured = on_two(planned(acting, X, aside=ASIDE), X)
-    torch.randn(300, 300).exp()
-    try:
-        yield captured
-    finally:
-        ran.clear()
-        torch.set_flush_denormal(False)
-        torch.set_num_threads(threads)
-        for task in os.listdir("/proc/self/task"):
-            os.sched_setaffinity(int(task), before.get(task, os.sched_getaffinity(0)))
-
-
-with_openmp = pytest.mark.skipif(
-    "OpenMP not found" in torch.__config__.parallel_info(), reason="this torch computes without OpenMP"
-)
-
-
-@needs_two_cores
-@with_openmp
-def test_streams_run_on_the_threads_that_torch_computes_with(computing_on_two: CapturedGraph) -> None:
-    before = threads_of_this_process()
-    replayed(computing_on_two)
-    assert len({thread for _, thread in ran.values()}) == 2
-    assert threads_of_this_process() == before
-
-
-@needs_two_cores
-@with_openmp
-def test_torch_s_threads_are_left_as_they_were(computing_on_two: CapturedGraph) -> None:
-    torch.set_flush_denormal(True)
-    replayed(computing_on_two)
-    torch.set_flush_denormal(False)
-    tiny = torch.full((1 << 20,), 1e-40)
-    assert bool(((tiny * 1.0) != 0).all())
-
-
-ON_ONE_CORE = """
-import os, torch
-from npucompose import ops
-from tests.replay.executor import test_streams as streams
-
-ops.define()
-torch.set_num_threads(2)
-captured = streams.on_two(streams.planned(streams.acting, streams.X, aside=streams.ASIDE), streams.X)
-torch.randn(300, 300).exp()
-for task in os.listdir("/proc/self/task"):
-    os.sched_setaffinity(int(task), {min(os.sched_getaffinity(0))})
-for _ in range(2):
-    streams.replayed(captured)
-    print(len({thread for _, thread in streams.ran.values()}))
-"""
-
-
-@pytest.mark.slow
-@needs_two_cores
-@with_openmp
-def test_torch_s_threads_on_one_core_take_no_streams_any_more() -> None:
-    done = subprocess.run([sys.executable, "-c", ON_ONE_CORE], capture_output=True, text=True, check=False)
-    assert done.stdout.split() == ["2", "1"], done.stderr
 
 
 def test_more_streams_than_threads_share_them() -> None:

@@ -107,7 +107,7 @@ def test_a_plog_names_the_nodes_the_rows_and_the_slot() -> None:
         ("forced", None, 1, True),
     ]
     assert "(input 5)" in found.marks[0].words
-    assert [b.rule for b in found.blame] == ["row 5", "row 6", "row 1"]
+    assert [b.rule for b in found.blame] == ["rule 5", "rule 6", "rule 1"]
     assert "tiling=sink" in (found.steps[1].fix or "")
 
 

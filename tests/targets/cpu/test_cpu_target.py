@@ -119,22 +119,28 @@ def test_its_identity_is_what_makes_its_numbers(
     }
 
 
-def test_the_native_replayer_is_loaded_ahead_where_it_will_be_used(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_native_replayer_is_built_ahead_where_it_will_be_used(native: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[int] = []
 
     def load() -> Any:
         asked.append(1)
         raise build.Unavailable("no luck.")
 
+    native("not built")
     monkeypatch.setattr(build, "load", load)
+    monkeypatch.setattr(build, "start", lambda: asked.append(0))
     for mode in OTHERS:
-        CpuTarget(executor="native").prepare(mode)
-    CpuTarget(executor="portable").prepare("reduce-overhead")
+        CpuTarget(executor="native").start_build(mode)
+        CpuTarget(executor="native").finish_build(mode)
+    CpuTarget(executor="portable").start_build("reduce-overhead")
+    CpuTarget(executor="portable").finish_build("reduce-overhead")
     assert not asked
-    CpuTarget().prepare("reduce-overhead")
-    assert asked == [1]
+    CpuTarget().start_build("reduce-overhead")
+    assert asked == [0]
+    CpuTarget().finish_build("reduce-overhead")
+    assert asked == [0, 1]
     with pytest.raises(CaptureError, match=r"target\.executor=native: no luck\."):
-        CpuTarget(executor="native").prepare("npugraph_ex")
+        CpuTarget(executor="native").finish_build("npugraph_ex")
 
 
 def test_graphs_of_a_model_have_common_memory_unless_each_is_to_have_its_own() -> None:

@@ -1,4 +1,4 @@
-"""What each pass is worth: the experiment with each of its passes left out, and with ever more of them.
+"""What each pass contributes: the experiment with each of its passes left out, and with ever more of them.
 
 Every list of passes is compiled in one process on one model, compared with eager first, and only those whose results
 are right are timed, all in turns.

@@ -28,7 +28,7 @@ class CompileStage(Stage["Session"]):
             "times": facts_of(live.first_call.times),
             "streams": stream_facts(graphs),
             "recordings": live.checked.target.recordings(live.materialised.backend),
-            "timelines": timelines(graphs),
+            **timelines(graphs),
             **graphs_account(live),
             "npu": npu_facts(live),
             "sinking": sinking_facts(live),

@@ -109,9 +109,12 @@ def stream_facts(graphs: tuple[Compilation, ...]) -> dict[str, Any] | None:
 
 
 def timelines(graphs: tuple[Compilation, ...]) -> dict[str, Any]:
-    """{graph: its predicted timeline}, for trace.json."""
-    drawn = {c.id: c.decision.timeline for c in graphs if c.decision is not None}
-    return {name: facts_of(line) for name, line in drawn.items() if line is not None}
+    """{graph: its predicted timeline}, as planned and on one stream, for trace.json and the page."""
+    decided = {c.id: c.decision for c in graphs if c.decision is not None}
+    return {
+        "timelines": {name: facts_of(one.timeline) for name, one in decided.items() if one.timeline is not None},
+        "one_stream_timelines": {n: facts_of(one.one_stream) for n, one in decided.items() if one.one_stream},
+    }
 
 
 UNORDERED_SHOWN = 3

@@ -171,7 +171,7 @@ def _replayed(generation: Generation, loop: GreedyLoop, live: Session) -> Iterat
     from npucompose.errors import CaptureError
     from npucompose.replay.front.detached import detach_call, modules_of
 
-    if not (live.materialised.pre.can.captures and live.checked.target.detaches):
+    if not (live.materialised.backend.records and live.checked.target.detaches):
         return
     modules = (generation.prefill, generation.decode)
     try:

@@ -28,12 +28,12 @@ from npucompose.experiment.orchestrator import default_store
 from npucompose.experiment.sweep.plan import Point, SweepPlan, expanded
 from npucompose.experiment.sweep.run import Name, PointEntry, PointLedger, exit_status, run_sweep
 from npucompose.registry import Registry
-from npucompose.report.words import STATUS_STYLES, STATUS_WORDS, as_time
+from npucompose.report.words import STATUS_STYLES, STATUS_WORDS, as_count, as_time
 from npucompose.results.record import Status
 from npucompose.schema.sweep import NoSearch, Search, Tracker
 from npucompose.table.structure import structure
 
-KNOWN = "is for points that are known beforehand"
+KNOWN = "needs jobs that are known beforehand"
 
 
 class Task(ABC):
@@ -110,7 +110,7 @@ class Sweep(Task):
         """Every illegal point."""
         illegal = self.plan.illegal
         if illegal:
-            yield f"{len(illegal)} of {len(self.plan.points)} points are illegal and not run:"
+            yield f"{len(illegal)} of {as_count(len(self.plan.points), 'job')} illegal and not run:"
         for point in illegal:
             for problem in point.problems:
                 yield f"  {self.plan.name(point)}: {problem}"
@@ -246,6 +246,6 @@ class SweepView:
         """`60 points: 52 ok, 3 illegal configuration, 2 crashed · 12 were done before`."""
         parts = ", ".join(f"{number} {STATUS_WORDS[status]}" for status, number in self.counts.most_common())
         left = self.total - sum(self.counts.values())
-        words = f"{self.total} points: {parts or 'none done'}"
+        words = f"{as_count(self.total, 'job')}: {parts or 'none done'}"
         words += f", {left} left" if left else ""
         return words + (f" · {self.kept} were done before" if self.kept else "")

@@ -28,21 +28,57 @@ class Gathered:
 
     lines: tuple[RunLine, ...]
     counts: Mapping[str, int]
+    notes: tuple[str, ...] = ()
+    """What was not read although nobody named a place, and why."""
+
+
+OUTPUTS = Path("outputs")
+"""Where Hydra makes the folders of single runs: `outputs/<date>/<time>`."""
+MOST_SINGLE = 200
+"""So many of them are read where nobody names a place, the newest."""
 
 
 def gather(places: Sequence[Path], *, sort: str, descending: bool = False, limit: int | None = None) -> Gathered:
     """Runs in the order of a figure, those without it last; ConfigError for a place where nothing was run.
 
-    Without `places` it is the default store. A ledger sorts by itself, however many points it has.
+    Without `places` it is what was run here: the default store's sweeps, and single runs. A ledger sorts by itself,
+    however many points it has.
     """
-    first, *others = places = tuple(places) or (default_store().root,)
-    if not others and (first / FILE_NAME).is_file():
-        return _of_ledger(first, sort, descending, limit)
-    lines = with_front([line for place in places for line in _lines(place)])
+    single, notes = ([], []) if places else _single_runs()
+    places = places or _stores(single)
+    if not single and len(places) == 1 and (places[0] / FILE_NAME).is_file():
+        return evolve(_of_ledger(places[0], sort, descending, limit), notes=tuple(notes))
+    lines = with_front([*single, *(line for place in places for line in _lines(place))])
     with_it = [line for line in lines if _value(line, sort) is not None]
     with_it.sort(key=lambda line: _value(line, sort), reverse=descending)
     ordered = [*with_it, *(line for line in lines if _value(line, sort) is None)]
-    return Gathered(lines=tuple(ordered[:limit]), counts=Counter(line.status for line in lines))
+    counts = Counter(line.status for line in lines)
+    return Gathered(lines=tuple(ordered[:limit]), counts=counts, notes=tuple(notes))
+
+
+def _stores(single: Sequence[RunLine]) -> tuple[Path, ...]:
+    """The default store, where a sweep was run; ConfigError where nothing was run here at all."""
+    root = default_store().root
+    if not (root / FILE_NAME).is_file() and not single:
+        raise ConfigError(
+            f"nothing was run here: no sweep ({root / FILE_NAME}) and no single run ({OUTPUTS}/…/"
+            f"{report_json.FILE_NAME}). Name the folder of a run or a sweep: npucompose report DIR."
+        )
+    return (root,) if (root / FILE_NAME).is_file() else ()
+
+
+def _single_runs() -> tuple[list[RunLine], list[str]]:
+    """The newest single runs in the working folder, named by their folders; what could not be read."""
+    found, notes = [], []
+    paths = sorted(OUTPUTS.rglob(report_json.FILE_NAME))
+    if len(paths) > MOST_SINGLE:
+        notes.append(f"the newest {MOST_SINGLE} of {len(paths)} runs in {OUTPUTS}: npucompose report {OUTPUTS} has all")
+    for path in paths[-MOST_SINGLE:]:
+        try:
+            found.append(_of_report(path, path))
+        except ConfigError as error:
+            notes.append(f"not read: {error}")
+    return found, notes
 
 
 def _of_ledger(place: Path, sort: str, descending: bool, limit: int | None) -> Gathered:
@@ -102,7 +138,7 @@ def _of_sweep(place: Path) -> list[RunLine]:
         text = read_text(place / POINTS, report_json.MOST_BYTES)
         keys = [str(point["key"]) for point in json.loads(text)["points"]]
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-        raise ConfigError(f"{place / POINTS} is not the list of points of a sweep: {error}.") from error
+        raise ConfigError(f"{place / POINTS} is not the list of jobs of a sweep: {error}.") from error
     with PointLedger.open(default_store().root) as ledger:
         ends = ledger.ends(keys)
         return _of_entries([ends[key] for key in dict.fromkeys(keys) if key in ends], ledger)

@@ -46,7 +46,7 @@ class SweepPlan:
 
     def name(self, point: Point) -> str:
         """What tells the point from the others: `model=add seed=3`."""
-        return " ".join(text for text in point.overrides if text in self.varying) or f"point {point.number}"
+        return " ".join(text for text in point.overrides if text in self.varying) or f"job {point.number}"
 
     @property
     def illegal(self) -> tuple[Point, ...]:
@@ -80,7 +80,7 @@ def expanded(overrides: Sequence[str], composer: Composer) -> list[tuple[str, ..
     with translate_hydra_errors():
         ways = [_ways(o, composer) for o in parsed]
     if math.prod(map(len, ways)) > MOST_POINTS:
-        raise ConfigError(f"this sweep has more than {MOST_POINTS:,} points, and no more are planned at once.")
+        raise ConfigError(f"this sweep has more than {MOST_POINTS:,} jobs, the most that are planned at once.")
     return list(product(*ways))
 
 
@@ -140,7 +140,7 @@ def _check_device(job: Job) -> None:
     devices = executor.devices if isinstance(executor, Local) else ()
     if devices and target.device_variable is not None and target.device_index != 0:
         raise ConfigError(
-            f"executor.devices={list(devices)} hands out devices, of which each point sees one, as number 0; "
+            f"executor.devices={list(devices)} hands out devices, of which each job sees one, as number 0; "
             f"target.index={target.device_index} would be another: leave it out."
         )
 
@@ -155,5 +155,5 @@ def check_installed(executor: Executor) -> None:
 def _the_same(values: Sequence[Any], name: str) -> Any:
     """Where a sweep runs is not part of a point."""
     if any(value != values[0] for value in values):
-        raise ConfigError(f"'{name}' differs between the points of the sweep ({listed(map(str, set(values)))}).")
+        raise ConfigError(f"'{name}' differs between the jobs of the sweep ({listed(map(str, set(values)))}).")
     return values[0]

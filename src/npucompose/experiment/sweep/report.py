@@ -54,11 +54,14 @@ def act(arguments: argparse.Namespace) -> int:
 def _gathered(places: list[Path], arguments: argparse.Namespace) -> Gathered:
     """What is asked for may be anybody's: where it cannot be read, what was asked for is wrong."""
     try:
-        return gather(places, sort=arguments.sort, descending=arguments.descending, limit=arguments.limit or None)
+        found = gather(places, sort=arguments.sort, descending=arguments.descending, limit=arguments.limit or None)
     except ConfigError:
         raise
     except (NpuComposeError, OrchestratorError) as error:
         raise ConfigError(str(error)) from error
+    for note in found.notes:
+        print(f"npucompose: {note}", file=sys.stderr)
+    return found
 
 
 def _verdict(found: Gathered) -> str | None:

@@ -38,7 +38,7 @@ class CancelTransposes(Pass):
     skips_planned: ClassVar[bool] = True
     before: ClassVar[tuple[str, ...]] = ("stream_plan",)
 
-    contract: Literal["exact", "relaxed"] = option("exact", "exact keeps every bit, relaxed the value but for rounding")
+    contract: Literal["exact", "relaxed"] = option("exact", "exact: bit-identical; relaxed: equal up to rounding")
 
     def rewrite(self, graph: fx.Graph, can: Capabilities) -> Outcome:
         from npucompose.passes.cancel_transposes.cleanups import cancel

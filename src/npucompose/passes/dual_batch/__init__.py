@@ -56,9 +56,9 @@ class DualBatchOverlap(Pass):
     before: ClassVar[tuple[str, ...]] = ("stream_plan", "core_limit", "super_kernel")
 
     input: str | None = option(
-        None, "the input whose rows are split, by its name in the graph; null: those of one size that most depends on"
+        None, "the input whose rows are split, by its name in the graph; null: chosen by the pass"
     )
-    dim: int = option(0, "the dimension of the inputs along which the batch lies", ge=0)
+    dim: int = option(0, "the batch dimension of the inputs", ge=0)
     streams: Streams = option(factory=Streams, doc="the plan that the halves are for", from_experiment="streams")
 
     def run(self, request: Request) -> Outcome:

@@ -228,13 +228,23 @@ class Calls:
             return None
         return self._kernel(node, traits, ordered, result, tensors)
 
+    def laid(self, held: Held, view: torch.Tensor) -> Held:
+        """`view`, which lies over the memory of a tensor; over what is made anew on every replay it is laid anew."""
+        self.views += 1
+        if held.register is None:
+            return Held(view, held.root)
+        made = self.ledger.into_register(view)
+        form = list(view.shape), list(view.stride()), view.storage_offset()
+        self._add(Step(op=torch.ops.aten.as_strided.default, args=(held.register, *form), results=(made.register,)))
+        return made
+
     # -- kernels into buffers
 
     def _kernel(
         self, node: fx.Node, traits: Traits, ordered: tuple[Any, ...], result: Any, tensors: list[torch.Tensor]
     ) -> Any:
-        if not traits.may_be_tried:
-            return None
+        if not traits.may_be_tried or any(isinstance(leaf, torch.Tensor) for leaf in flat(ordered)):
+            return None  # somebody else's operator; or an operand in a layout that nobody looks into
         numbered = self.ledger.numbered(traits, ordered)
         call = self._into_buffers(traits, numbered, tensors)
         if call is None or (call.flattened is not None and numbered[call.flattened].root.kind == "fresh"):

@@ -116,11 +116,14 @@ class CaptureLedger:
     def release(self, value: Any) -> None:
         for held in (value,) if isinstance(value, Held) else flat(value):
             if isinstance(held, Held):
-                key = held.storage
-                left = self._holders[key] = self._holders.get(key, 0) - 1
-                if left <= 0 and held.root.kind in ("pool", "fresh"):
-                    self.roots.pop(key, None)
-                    del self._holders[key]
+                self.let_go(held.storage, held.root)
+
+    def let_go(self, storage: int, root: Root) -> None:
+        """One value less lies there; where it was the last one, the storage's address may come again."""
+        left = self._holders[storage] = self._holders.get(storage, 0) - 1
+        if left <= 0 and root.kind in ("pool", "fresh"):
+            self.roots.pop(storage, None)
+            del self._holders[storage]
 
     def into_register(self, tensor: Any) -> Any:
         if not isinstance(tensor, torch.Tensor):

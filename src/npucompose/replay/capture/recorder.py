@@ -10,7 +10,7 @@ import contextlib
 import functools
 import operator
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from attrs import define, field
@@ -39,6 +39,7 @@ from npucompose.replay.operands import (
 )
 from npucompose.replay.plan import Buffer, Plan, Root, lifetimes
 
+R = TypeVar("R", bound="GraphRecorder")
 aten = torch.ops.aten
 _ARITHMETIC = frozenset({"_operator", "operator", "math", "builtins"})
 
@@ -49,7 +50,7 @@ def record(graph_module: fx.GraphModule, inputs: Sequence[Any], one_thread: OneT
     With `one_thread` each kernel of a graph with streams is also tried on a single thread (`Plan.thread_sensitive`).
     Raises CaptureError for what a recording cannot follow.
     """
-    with _recorder(graph_module, inputs, one_thread) as recorder:
+    with recorder_of(graph_module, inputs, one_thread, GraphRecorder) as recorder:
         return recorder.run(inputs)
 
 
@@ -64,9 +65,9 @@ def record_call(
     inference = torch.is_inference_mode_enabled()
 
     def returned(values: Sequence[Any]) -> list[Any]:
-        return [_for_inference(value) if inference else value for value in values]
+        return [for_inference(value) if inference else value for value in values]
 
-    with _recorder(graph_module, inputs, one_thread) as recorder:
+    with recorder_of(graph_module, inputs, one_thread, GraphRecorder) as recorder:
         try:
             plan = recorder.run(inputs)
         except gate.Refused as refusal:
@@ -80,9 +81,9 @@ def record_call(
 
 
 @contextlib.contextmanager
-def _recorder(
-    graph_module: fx.GraphModule, inputs: Sequence[Any], one_thread: OneThread | None
-) -> Iterator[GraphRecorder]:
+def recorder_of(
+    graph_module: fx.GraphModule, inputs: Sequence[Any], one_thread: OneThread | None, kind: type[R]
+) -> Iterator[R]:
     """What a run changed is undone, unless it was committed."""
     for index, value in enumerate(inputs):
         gate.check_input(index, value)
@@ -92,7 +93,7 @@ def _recorder(
         issue = Issue(stream_labels(graph) if orders_streams(graph) else None)
         check = SingleThreadCheck(one_thread) if one_thread is not None and issue.has_streams else None
         calls = Calls(ledger=ledger, issue=issue, undo=undo, single_thread=check, given=inputs, modes=modes)
-        recorder = GraphRecorder(graph_module=graph_module, ledger=ledger, issue=issue, calls=calls)
+        recorder = kind(graph_module=graph_module, ledger=ledger, issue=issue, calls=calls)
         try:
             yield recorder
         finally:
@@ -101,7 +102,7 @@ def _recorder(
                 torch.set_rng_state(seed)
 
 
-def _for_inference(value: Any) -> Any:
+def for_inference(value: Any) -> Any:
     """A result as inference mode gives it: the same memory, without a history to come."""
     if not isinstance(value, torch.Tensor) or value.is_inference():
         return value
@@ -203,7 +204,11 @@ class GraphRecorder:
 
     def _plan(self, node: fx.Node) -> Plan:
         returned = self._known(node.args[0])
-        listed = self.returned = list(returned) if isinstance(returned, (tuple, list)) else [returned]
+        self.returned = list(returned) if isinstance(returned, (tuple, list)) else [returned]
+        return self.planned(node, self.returned)
+
+    def planned(self, node: fx.Node, listed: Sequence[Any]) -> Plan:
+        """What was recorded, with the outputs `listed`; errors name `node`."""
         calls = self.calls
         if calls.flying:
             collective, _ = next(iter(calls.flying.values()))

@@ -17,12 +17,14 @@ import importlib.util
 import os
 import platform
 import re
+import shutil
 import subprocess
 import sys
 import sysconfig
 import tempfile
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from importlib import metadata
 from pathlib import Path
@@ -32,7 +34,7 @@ from typing import Literal
 from attrs import frozen
 
 from npucompose import private
-from npucompose.activity import doing
+from npucompose.activity import beside
 from npucompose.machine import CACHE_VARIABLE, cache_dir, compiler
 from npucompose.replay.executor.held_kernels import HELD, header
 
@@ -43,7 +45,7 @@ PREBUILT = Path(__file__).with_name("prebuilt")
 FLAGS = ("-std=c++20", "-O2", "-fPIC", "-w", "-fvisibility=hidden", f"-DTORCH_EXTENSION_NAME={NAME}")
 UNITS = {
     "python": ("front.cpp", "module.cpp"),
-    "kernels": ("kernels.cpp", "recording.cpp", "streams.cpp", "workers.cpp"),
+    "kernels": ("generated.cpp", "kernels.cpp", "recording.cpp", "streams.cpp", "workers.cpp"),
 }
 """What is compiled together: sources that read the same headers of torch, which takes most of the time."""
 BUILT_WITH = "built with the headers of torch "
@@ -51,6 +53,9 @@ BUILT_WITH = "built with the headers of torch "
 TIME_LIMIT_S = 600.0
 LINES_KEPT = 12
 """Of a compiler's complaint."""
+BUILDING = "building the native replayer, once for this torch"
+WORK = "building-"
+"""How the name begins of the folder in which a build works."""
 
 
 class Unavailable(Exception):
@@ -96,7 +101,19 @@ def state() -> BuildState:
     if complaint is not None:
         return BuildState(kind="failed", words=complaint)
     again = f"{doubt.words}, so what is there is not believed: " if doubt else ""
-    return BuildState(kind="not built", words=f"{again}it is built at its first use, once, in about half a minute")
+    words = f"{again}the first run builds it, once, in about half a minute, while it traces the model"
+    return BuildState(kind="not built", words=words)
+
+
+def start() -> None:
+    """Build what is missing in a thread, beside the caller's work. `load` waits for it, and says why it failed."""
+    if state().kind == "not built":
+        threading.Thread(target=_build_beside, name="native replayer", daemon=True).start()
+
+
+def _build_beside() -> None:
+    with beside(BUILDING), contextlib.suppress(Unavailable):
+        file()
 
 
 @functools.cache
@@ -261,9 +278,10 @@ def _build(place: Path) -> Path:
         raise Unavailable(complaint)
     torch = metadata.version("torch")
     print(f"npucompose: building the native replayer for torch {torch} with {found}, once …", file=sys.stderr)
-    doing("building the native replayer, once for this torch")
     begun = time.monotonic()
-    with tempfile.TemporaryDirectory(dir=place) as work:
+    for left in place.glob(f"{WORK}*"):  # by a process that ended within its build: nobody else builds now
+        shutil.rmtree(left, ignore_errors=True)
+    with beside(BUILDING), tempfile.TemporaryDirectory(dir=place, prefix=WORK) as work:
         try:
             made = _compile(found, Path(work))
         except _CompilerFailed as error:
@@ -300,6 +318,7 @@ def _compile(found: str, work: Path) -> Path:
     folders = [include, include / "torch" / "csrc" / "api" / "include", Path(sysconfig.get_paths()["include"])]
     flags = [*FLAGS, f"-D_GLIBCXX_USE_CXX11_ABI={abi}", f"-I{work}", f"-I{SOURCES}"]
     flags += [f"-isystem{path}" for path in folders]
+    flags += _without_paths({torch_folder: "torch", folders[-1]: "python", SOURCES: NAME, work: NAME})
     commands, objects = [], []
     for name, sources in UNITS.items():
         unit, made = work / f"unit_{name}.cpp", work / f"unit_{name}.o"
@@ -310,10 +329,17 @@ def _compile(found: str, work: Path) -> Path:
     with ThreadPoolExecutor(max_workers=cores) as pool:
         list(pool.map(_run, commands))
     library, made = torch_folder / "lib", work / f"{NAME}.so"
-    # No path of this machine in it: torch is loaded first, and what it has loaded is found by name.
+    # By name, not by path: torch is loaded first, and what it has loaded is found.
     libraries = [f"-L{library}", "-ltorch_python", "-ltorch_cpu", "-lc10"]
     _run([found, "-shared", *map(str, objects), *libraries, "-o", str(made)])
     return made
+
+
+def _without_paths(folders: Mapping[Path, str]) -> list[str]:
+    """Flags that write a folder's name in place of its path: torch's assertions say which file they are in, and a wheel
+    shows nobody the machine that built it. Compilers also write what a link leads to."""
+    places = {place: name for folder, name in folders.items() for place in (folder, folder.resolve())}
+    return [f"-ffile-prefix-map={place}={name}" for place, name in places.items()]
 
 
 def _run(command: list[str]) -> None:
@@ -348,8 +374,12 @@ def _remembered_failure(place: Path, found: str) -> str | None:
 
 def _no_compiler() -> str:
     words = "no C++ compiler is installed (g++, c++, clang++, or what CXX names): the native replayer needs one, once."
-    others = sorted(place.name.rpartition("-")[0] for place in PREBUILT.glob("torch-*"))
-    return f"{words} The one that this package carries is for {others[0]} and does not fit here." if others else words
+    carried = sorted(place.name for place in PREBUILT.glob("torch-*"))
+    if not carried:
+        return words
+    if prebuilt().name in carried:
+        return f"{words} The one that this package carries cannot be loaded: it is damaged, or its C library is newer."
+    return f"{words} The one that this package carries is for {carried[0].rpartition('-')[0]} and does not fit here."
 
 
 @contextlib.contextmanager

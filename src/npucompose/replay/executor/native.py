@@ -101,7 +101,7 @@ class Native:
         dying, lasting = dying_registers(plan.steps, threads)
         lent = lent_inputs(plan.steps)
         self.ways = [self._add(step, () if keep_results else dying[i], lent[i]) for i, step in enumerate(plan.steps)]
-        """How each step runs: "held", "blas" or "boxed"."""
+        """How each step runs: "held", "blas", "generated" or "boxed"."""
         if threads is not None:
             asked = workers or Workers()
             self.recording.set_streams(

@@ -21,7 +21,7 @@ from npucompose.models.inputs import tensors_of
 from npucompose.replay.captured_graph import CapturedGraph
 from npucompose.replay.executor.native import Call
 from npucompose.replay.front.arguments import DetachError, Entry, _Arguments, _described, _Results, _shares, _taken
-from npucompose.replay.interface import Recording, watching
+from npucompose.replay.interface import Constants, Recording, watching
 
 _grad_is_enabled = torch.is_grad_enabled
 Outputs = Literal["reuse", "keep"]
@@ -45,8 +45,10 @@ class DetachedHandle:
         taken: list[tuple[int, int]],
         entries: list[Entry],
         outputs: Outputs,
+        constants: Constants | None = None,
     ) -> None:
-        """`entries`: where modules keep the tensors that are `held`."""
+        """`entries`: where modules keep the tensors that are `held`; `constants`: the tensors that the graph holds."""
+        self._constants = constants
         self.captured = captured
         self.outputs: Outputs = outputs
         self._mode = call_mode()
@@ -73,6 +75,11 @@ class DetachedHandle:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         # Every call goes through here: a microsecond of Python is a large part of a small model.
+        if self._constants is not None and not self._constants.holds():
+            raise SignatureError(
+                f"this call was captured with weights as constants, and {self._constants.change()}: detach again, or "
+                "compile with inductor.freezing=false, where weights may change in place."
+            )
         if self._call is not None and not kwargs:
             result = self._call(args)
             if result is not None:
@@ -136,6 +143,7 @@ def detach(
     *,
     modules: Iterable[nn.Module] = (),
     outputs: Outputs = "reuse",
+    constants: Constants | None = None,
 ) -> DetachedHandle:
     """Make a handle right after a call through torch.compile that ran `captured` on `flat_inputs` and gave `result`.
 
@@ -167,7 +175,7 @@ def detach(
             )
     arguments = _Arguments(call_args, call_kwargs, spec, checks, same, [(k, _described(leaf)) for k, leaf in unused])
     results = _Results(flat_outputs, flat_inputs, dict(taken), result)
-    return DetachedHandle(captured, held, arguments, results, taken, _entries(modules, held), outputs)
+    return DetachedHandle(captured, held, arguments, results, taken, _entries(modules, held), outputs, constants)
 
 
 def detach_call(
@@ -186,6 +194,8 @@ def detach_call(
         result = call()
     if cut := next((one.cut for one in seen if one.cut), ""):
         raise DetachError(f"this call runs a graph that is cut: {cut}; only a call of one recording can be detached.")
+    if instead := next((one.instead for one in seen if one.instead), ""):
+        raise DetachError(f"this call ran without a recording: {instead}.")
     if not seen and _grad_is_enabled() and _any_wants_grad([*_parameters(modules), *tree_flatten((args, kwargs))[0]]):
         raise DetachError(
             "this call computes gradients, because torch's grad mode is on and a parameter or an argument requires "
@@ -197,7 +207,17 @@ def detach_call(
     (one,) = seen
     if one.recording is None:
         raise DetachError("this call ran without a recording: capture_limit is reached.")
-    return detach(one.recording, one.inputs, one.outputs, args, kwargs, result, modules=modules, outputs=outputs)
+    return detach(
+        one.recording,
+        one.inputs,
+        one.outputs,
+        args,
+        kwargs,
+        result,
+        modules=modules,
+        outputs=outputs,
+        constants=one.constants,
+    )
 
 
 def call_mode() -> dict[str, Any]:

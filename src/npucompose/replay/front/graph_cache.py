@@ -154,7 +154,7 @@ class GraphCache:
         """A call of which somebody who makes it on this thread may want to know."""
         given = list(inputs)
         recording, outputs = self._other(inputs)
-        note(SeenCall(recording, given, outputs, self.capture_limit))
+        note(SeenCall(recording, given, outputs, self.capture_limit, self.request.constants))
         return outputs
 
     def _other(self, inputs: list[Any]) -> tuple[Recording | None, list[Any]]:

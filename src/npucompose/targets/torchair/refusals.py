@@ -156,7 +156,10 @@ _NO_CONVERTER = (
     "ge_converter is not supported",
     "no registered converter",
     "auto-generated converter",
+    "No AscendIR",
+    "GetRegisteredIrDef",
 )
+_DEFINITION_UNREAD = "GetRegisteredIrDef"  # from libge_runner.so, which comes with CANN
 _NODE = re.compile(r"While executing %(\S+) : .*?\[target=([\w.]+)\]")
 
 
@@ -218,13 +221,15 @@ def failure_of(error: BaseException, can: TorchairMode, graph: str = "graph_0") 
     traceback = re.split(r"\n\n|Traceback \(most recent", text.partition("Original traceback:")[2])[0]
     operator = node[2].removeprefix("torch.ops.")
     verb = "TorchAir has no GE converter for" if missing else "TorchAir's GE converter refuses"
+    unread = _DEFINITION_UNREAD in text
     return Failure(
         graph=graph,
-        what=f"{verb} {node[2]}",
+        what=f"{verb} {node[2]}"
+        + (", and generates one only from an operator of CANN's of that name" if unread else ""),
         operator=operator,
         node=node[1],
         source=traced_line(traceback),
-        reason=_first(text),
+        reason="" if unread else _first(text),
         fix=taken_instead(operator) if missing else None,
     )
 

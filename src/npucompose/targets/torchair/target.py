@@ -53,7 +53,7 @@ class TorchairTarget(Target):
     """It has links to the other ranks of a job."""
 
     decompose: tuple[str, ...] = option(
-        factory=tuple, doc="operators that torch takes apart before TorchAir sees them: aten.addmm, aten.gelu.default"
+        factory=tuple, doc="operators that torch decomposes before TorchAir sees them: aten.addmm, aten.gelu.default"
     )
     patch_for_hcom: bool = option(
         False, "torchair.patch_for_hcom: torch.distributed's collectives become operators of the graph; max-autotune"

@@ -3,6 +3,7 @@
 #include <chrono>
 #include <optional>
 
+#include "generated.h"
 #include "lent_operands.h"
 #include "torch_internal.h"
 
@@ -13,7 +14,7 @@ namespace {
 // it is waited for, and who waits names it by the storage of its result: both are given what the recording has.
 bool is_of_others(const c10::OperatorHandle& op) {
   const auto& name = op.operator_name().name;
-  for (const char* own : {"aten::", "prims::", "npu::", "air::", "_c10d_functional::"})
+  for (const char* own : {"aten::", "prims::", "mkldnn::", "mkl::", "npu::", "air::", "_c10d_functional::"})
     if (name.rfind(own, 0) == 0) return false;
   return true;
 }
@@ -81,6 +82,27 @@ class Boxed final : public Kernel {
   bool of_others_;
 };
 
+// The operands of list `position`: fixed tensors, and registers where `filled` says so.
+std::vector<GeneratedOperand> operands_of(const Stack& args, const std::vector<Filled>& filled, int position) {
+  std::vector<GeneratedOperand> operands;
+  for (const Filled& made_of : filled) {
+    if (made_of.position != position) continue;
+    for (size_t i = 0; i < made_of.registers.size(); ++i) operands.push_back({made_of.fixed[i], made_of.registers[i]});
+    return operands;
+  }
+  for (const at::Tensor& tensor : args[position].toTensorVector()) operands.push_back({tensor, -1});
+  return operands;
+}
+
+// `air::generated(read, written, order, numbers, address)`, which calls a generated kernel (ops/generated.py).
+std::unique_ptr<Generated> generated_kernel(
+    const c10::OperatorHandle& op, const Stack& args, const std::vector<Filled>& filled, std::vector<c10::IValue>& registers) {
+  if (op.operator_name().name != "air::generated") return nullptr;
+  return Generated::of(
+      registers, reinterpret_cast<void*>(args[4].toInt()), args[2].toStringRef(), operands_of(args, filled, 0),
+      operands_of(args, filled, 1), args[3].toIntVector());
+}
+
 // A BLAS call for as long as torch would make the same one.
 class Product final : public Kernel {
  public:
@@ -112,6 +134,13 @@ std::string Recording::add(
   lends_ |= is_of_others(op);
   KernelPtr kernel;
   std::string name = "boxed";
+  auto generated = direct ? generated_kernel(op, args, filled, registers) : nullptr;
+  if (generated) {
+    for (const at::Tensor& operand : generated->fixed()) follow(*generated, operand);
+    generated->dying = std::move(dying);
+    steps_.push_back(std::move(generated));
+    return "generated";
+  }
   if (direct && filled.empty() && results.empty()) {
     if (KernelPtr blas = blas_kernel(op, args)) {
       auto boxed = std::make_unique<Boxed>(*this, op, args, filled, results, dying, lent);

@@ -33,7 +33,7 @@ class Recording {
  public:
   Recording();
 
-  // Append a step; the answer is the way in which it runs: "blas", "held" or "boxed" (always, without `direct`). `lent` are
+  // Append a step; the answer is the way in which it runs: "blas", "held", "generated" or "boxed" (always, without `direct`). `lent` are
   // the inputs that it may keep.
   std::string add(
       const c10::OperatorHandle& op, torch::jit::Stack args, std::vector<Filled> filled, std::vector<Result> results,

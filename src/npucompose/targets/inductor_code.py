@@ -1,0 +1,145 @@
+"""The Python code that Inductor generates for a graph on the CPU, read so that it can be recorded.
+
+All that is internal to torch's Inductor in this stands here: where a compiled graph has its module, by which names
+generated code makes buffers and calls kernels, and how a kernel's binding lies in its library (torch 2.7 to 2.13:
+torch/_inductor/codegen/wrapper.py, async_compile.cpp_pybinding, codecache.CppPythonBindingsCodeCache). Code that does
+anything beside what is known here is not read, and the reason says what it does.
+"""
+
+from __future__ import annotations
+
+import ast
+import ctypes
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import FunctionType, MethodType
+from typing import Any
+
+import torch
+from attrs import frozen
+
+from npucompose.ops.generated import GeneratedKernel, known
+from npucompose.replay.capture.generated import Observer
+
+EMPTY, LAID = "empty_strided_cpu", "reinterpret_tensor"
+CHECKS = frozenset({"assert_size_stride", "assert_alignment"})
+"""They look at sizes, strides and addresses."""
+OPERATORS = frozenset({"extern_kernels", "aten", "torch.ops", "inductor_ops", "_quantized"})
+"""What is called of these goes through torch's dispatcher."""
+ON_NUMBERS = frozenset({"max", "min", "int", "float", "bool", "abs", "math", "device", "torch.device"})
+METHODS = frozenset({"size", "stride", "item", "clear"})
+"""Of tensors and lists."""
+ENTRY, LIBRARY = "kernel", "__file__"
+BINDING = "cpp_pybinding"
+
+
+class UnreadCode(Exception):
+    """Why code is not read, in words that go on from "its code"."""
+
+
+@frozen(kw_only=True, eq=False)
+class InductorCode:
+    """`InductorCode.of(compiled).run(inputs, observer)`: what the compiled graph does, with an onlooker."""
+
+    call: Any
+    """The generated function, or method, of a list of inputs."""
+    kernels: Mapping[str, GeneratedKernel]
+    constants: Mapping[str, torch.Tensor]
+
+    @classmethod
+    def of(cls, compiled: Any) -> InductorCode:
+        """The code of a CompiledFxGraph; UnreadCode where it is none that can be recorded."""
+        call = getattr(compiled, "current_callable", None)
+        function = getattr(call, "__func__", call)
+        if not isinstance(function, FunctionType) or not {EMPTY, LAID} <= function.__globals__.keys():
+            raise UnreadCode("is not called as Python that Inductor generated")
+        if isinstance(call, MethodType) and getattr(call.__self__, "partitions", None):
+            raise UnreadCode("is partitioned")
+        names = function.__globals__
+        with open(names["__file__"], encoding="utf-8") as file:
+            module = ast.parse(file.read())
+        parameters = dict(_parameters(module))
+        for name in dict.fromkeys(_called(_function(module, function.__name__))):
+            _check(name, parameters)
+        return cls(
+            call=call,
+            kernels={name: _kernel(name, names[name], given) for name, given in parameters.items()},
+            constants={name: value for name, value in names.items() if isinstance(value, torch.Tensor)},
+        )
+
+    def run(self, inputs: list[Any], observer: Observer) -> Sequence[Any]:
+        """Runs a copy of the function that has names of its own: nobody else who calls it notices."""
+        function = getattr(self.call, "__func__", self.call)
+        names = {**function.__globals__, **self._observed(function.__globals__, observer)}
+        copied = FunctionType(function.__code__, names, function.__name__, function.__defaults__)
+        given = (self.call.__self__, inputs) if isinstance(self.call, MethodType) else (inputs,)
+        return copied(*given)
+
+    def _observed(self, names: Mapping[str, Any], observer: Observer) -> dict[str, Any]:
+        def launcher(kernel: GeneratedKernel) -> Callable[..., None]:
+            return lambda *given: observer.launch(kernel, given)
+
+        def laid(over: torch.Tensor, *form: Any) -> torch.Tensor:
+            return observer.laid(names[LAID](over, *form), over)
+
+        def made(*form: Any) -> torch.Tensor:
+            return observer.made(names[EMPTY](*form))
+
+        return {**{name: launcher(kernel) for name, kernel in self.kernels.items()}, LAID: laid, EMPTY: made}
+
+
+def _function(module: ast.Module, name: str) -> ast.FunctionDef:
+    found = [node for node in ast.walk(module) if isinstance(node, ast.FunctionDef) and node.name == name]
+    if len(found) != 1:
+        raise UnreadCode(f"has {len(found)} functions of the name {name}")
+    return found[0]
+
+
+def _parameters(module: ast.Module) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """(kernel, the C types of its parameters) of each `name = async_compile.cpp_pybinding([…], source)`."""
+    for node in module.body:
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call) and isinstance(node.targets[0], ast.Name):
+            called = node.value.func
+            if isinstance(called, ast.Attribute) and called.attr == BINDING:
+                yield node.targets[0].id, tuple(ast.literal_eval(node.value.args[0]))
+
+
+def _called(function: ast.FunctionDef) -> Iterator[str]:
+    """The dotted names of what a function calls: `extern_kernels.mm`, `torch.ops.aten.topk.default`."""
+    for node in ast.walk(function):
+        if isinstance(node, (ast.With, ast.Lambda, ast.Import, ast.ImportFrom, ast.Global)):
+            raise UnreadCode(f"has a statement that is not known: {ast.unparse(node).splitlines()[0]}")
+        if isinstance(node, ast.Call):
+            yield ast.unparse(node.func)
+
+
+def _check(name: str, kernels: Mapping[str, Any]) -> None:
+    root, _, last = name.rpartition(".")
+    if name in kernels or name in (EMPTY, LAID) or name in CHECKS or name in ON_NUMBERS or root in ON_NUMBERS:
+        return
+    if any(root == space or root.startswith(f"{space}.") for space in OPERATORS):
+        return
+    if root.isidentifier() and last in METHODS:
+        return
+    raise UnreadCode(f"calls {name}, of which nobody knows what it does")
+
+
+def _kernel(name: str, binding: Any, parameters: Sequence[str]) -> GeneratedKernel:
+    module = getattr(binding, "__self__", None)
+    library = getattr(module, LIBRARY, None)
+    if library is None:
+        raise UnreadCode(f"has a kernel whose library is not known: {name}")
+    function = getattr(ctypes.CDLL(library), ENTRY, None)
+    if function is None:
+        raise UnreadCode(f"has a kernel that its library does not export: {name}")
+    address = ctypes.cast(function, ctypes.c_void_p).value
+    assert address is not None
+    order = "".join(_kind(name, parameter) for parameter in parameters)
+    return known(GeneratedKernel(name=name, order=order, address=address, binding=binding))
+
+
+def _kind(kernel: str, parameter: str) -> str:
+    if parameter.endswith("*"):
+        return "r" if parameter.startswith("const ") else "w"
+    if parameter.removeprefix("const ") == "int64_t":
+        return "n"
+    raise UnreadCode(f"has a kernel, {kernel}, with a parameter of type {parameter}")

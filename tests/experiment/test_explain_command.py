@@ -1,0 +1,255 @@
+"""`explain` without a compilation: what it takes, refuses, prints and ends with."""
+
+from __future__ import annotations
+
+import argparse
+from types import SimpleNamespace
+from typing import Any
+
+import attrs
+import pytest
+
+from airflow_free.forkserver import WorkerTask
+from airflow_free.outcome import Limits, Outcome
+from npucompose.arguments import command_line
+from npucompose.compose.tree import compose
+from npucompose.errors import CompileError, ConfigError
+from npucompose.experiment import explain
+from npucompose.results.graphs import DryRun
+from npucompose.results.sinking import Explanation, SinkingFacts
+
+
+def explaining(*words: str) -> argparse.Namespace:
+    return command_line("explain").parse_args(["explain", *words])
+
+
+def test_explain_takes_an_experiment_or_files(capsys: pytest.CaptureFixture[str]) -> None:
+    given = vars(explaining())
+    assert callable(given.pop("act"))
+    assert given == {
+        "overrides": [], "config_dir": [], "config_name": "config", "env": {}, "log": [], "dump": [],
+        "options": False, "under": "", "adapt": False, "json": False,
+    }  # fmt: skip
+    assert vars(explaining("a=1", "--log", "x", "--log", "y", "--dump", "z", "-cd", "d"))["log"] == ["x", "y"]
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--adapt", "--options"], "one of --options and --adapt"),
+        (["--under", "mode"], "--under is for --options"),
+        (["--options", "--log", "x"], "--options is about an experiment"),
+        (["--options", "--dump", "x"], "--options is about an experiment"),
+        (["--adapt", "--log", "x"], "--log and --dump have no meaning there"),
+        (["--adapt", "--dump", "x"], "--log and --dump have no meaning there"),
+    ],
+)
+def test_what_explain_cannot_do_together_is_refused(words: list[str], told: str) -> None:
+    with pytest.raises(ConfigError, match=told):
+        explain.act(explaining(*words))
+
+
+FACTS = SinkingFacts(fx_graph="static")
+
+
+def explanation(arguments: argparse.Namespace) -> Explanation:
+    return explain._explanation(arguments, [*arguments.log, *arguments.dump])
+
+
+@pytest.fixture
+def artefacts(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    asked: list[Any] = []
+    monkeypatch.setattr("npucompose.sinking.read_artefact", lambda path: asked.append(path) or f"of {path}")
+    monkeypatch.setattr(
+        "npucompose.sinking.with_artefacts",
+        lambda facts, told: asked.append((facts, told)) or attrs.evolve(FACTS, product="with"),
+    )
+    monkeypatch.setattr(explain, "explain", lambda composed: Explanation(asked={"m": "a"}, sinking=FACTS,
+                                                                         compile_s=1.0, diagnosis_s=2.0))  # fmt: skip
+    return asked
+
+
+def test_files_alone_compile_nothing_and_beside_an_experiment_they_are_added(artefacts: list[Any]) -> None:
+    alone = explanation(explaining("--log", "a/l.log", "--dump", "b/d.txt"))
+    assert alone.asked == {"file": "l.log, d.txt"}
+    assert (alone.compile_s, alone.diagnosis_s, alone.sinking.product) == (0.0, 0.0, "with")
+    assert artefacts == ["a/l.log", "b/d.txt", (None, ["of a/l.log", "of b/d.txt"])]
+    artefacts.clear()
+    both = explanation(explaining("model=add", "--log", "a/l.log"))
+    assert (both.asked, both.compile_s, both.sinking.product) == ({"m": "a"}, 1.0, "with")
+    assert artefacts[1:] == [(FACTS, ["of a/l.log"])]
+    artefacts.clear()
+    assert explanation(explaining("model=add")).sinking == FACTS
+    assert artefacts == []
+
+
+def test_an_explanation_is_printed_for_a_person_or_as_json(
+    artefacts: list[Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert explain.act(explaining("model=add", "--json")) == 0
+    assert capsys.readouterr().out.startswith("{")
+    assert explain.act(explaining("model=add")) == 0
+    assert "static" in capsys.readouterr().out
+    assert explain.act(explaining("model=add", "--options", "--under", "mode", "--json")) == 0
+    options = capsys.readouterr().out
+    assert "mode.name" in options
+    assert "model.name" not in options
+    assert explain.act(explaining("model=add", "--options", "--under", "mode")) == 0
+    table = capsys.readouterr().out
+    assert "mode" in table
+    assert "seed" not in table
+
+
+@pytest.mark.parametrize("rejects", [False, True])
+def test_a_dry_run_that_rejects_ends_with_three(
+    rejects: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    one = SimpleNamespace(rejected="r")
+    found = DryRun(asked={}, graphs=1, adaptations=(one,) if rejects else (), untouched=())  # type: ignore[arg-type]
+    printed: list[str] = []
+    monkeypatch.setattr(explain, "dry_run", lambda composed: found)
+    monkeypatch.setattr("npucompose.report.explain.as_json", lambda found: printed.append("json") or "{}")
+    monkeypatch.setattr("npucompose.report.explain.render_dry_run", lambda found, console: printed.append("words"))
+    assert explain.act(explaining("model=add", "--adapt")) == (3 if rejects else 0)
+    assert explain.act(explaining("model=add", "--adapt", "--json")) == (3 if rejects else 0)
+    assert printed == ["words", "json"]
+
+
+@pytest.fixture
+def worker(monkeypatch: pytest.MonkeyPatch) -> Any:
+    found = SimpleNamespace(asked=[], outcome=Outcome(status="done", result={"a": 1}))
+
+    def run(task: WorkerTask) -> Outcome:
+        assert task.log_path.parent.is_dir()
+        found.asked.append(task)
+        return found.outcome
+
+    monkeypatch.setattr(explain, "run_in_worker", run)
+    return found
+
+
+def test_an_explanation_is_made_in_a_worker_with_the_experiment_s_limits(worker: Any) -> None:
+    composed = compose(
+        ["model=add", "pipeline.time_limit_s=7", "pipeline.log_limit_mb=2", "pipeline.memory_limit_mb=3000"]
+    )
+    assert explain._in_worker(composed, "m:f") == {"a": 1}
+    (task,) = worker.asked
+    assert (task.entry, task.payload) == ("m:f", {"tree": composed.tree, "provenance": composed.provenance})
+    assert (task.time_limit_s, task.limits) == (7, Limits.from_mib(2, 3000, "pipeline.memory_limit_mb"))
+    assert task.log_path.name == "run.log"
+    assert not task.log_path.parent.exists()
+
+
+@pytest.mark.parametrize(
+    ("outcome", "error", "told"),
+    [
+        (Outcome(status="config_error", problems=("a", "b")), ConfigError, "a\nb"),
+        (Outcome(status="config_error", error="e"), ConfigError, "e"),
+        (Outcome(status="crashed", error="it died"), CompileError, "it died"),
+        (Outcome(status="crashed"), CompileError, "the worker sent no result."),
+    ],
+)
+def test_a_worker_that_ends_badly_is_no_explanation(
+    outcome: Outcome, error: type[Exception], told: str, worker: Any
+) -> None:
+    worker.outcome = outcome
+    with pytest.raises(error) as caught:
+        explain._in_worker(compose(["model=add"]), "m:f")
+    assert str(caught.value) == told
+
+
+def test_what_compiles_nothing_or_has_no_rules_is_refused_before_a_worker(worker: Any) -> None:
+    with pytest.raises(ConfigError, match="mode=eager compiles nothing"):
+        explain._in_worker(compose(["model=add", "mode=eager"]), "m:f")
+    with pytest.raises(ConfigError, match="adapt=none has no rules"):
+        explain.dry_run(compose(["model=add"]))
+    assert worker.asked == []
+
+
+def recorded(**parts: Any) -> Any:
+    backend = SimpleNamespace(
+        **{"partial": "cut", "compilations": [], "effective": lambda: [SimpleNamespace(why="why")], **parts}
+    )
+    return SimpleNamespace(materialised=SimpleNamespace(backend=backend))
+
+
+def test_how_graphs_would_be_cut_is_told_where_something_stays_outside(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(explain, "named", lambda outside: f"named {outside}")
+
+    def graph(name: str, outside: Any) -> Any:
+        planned = None if outside is None else SimpleNamespace(outside=outside, words="in two")
+        return SimpleNamespace(id=name, planned=planned)
+
+    graphs = [graph("a", None), graph("b", ()), graph("c", "x")]
+    assert list(explain._recording(recorded(compilations=graphs))) == ["c: in two", "why"]
+    assert list(explain._recording(recorded(compilations=graphs, partial="refuse"))) == [
+        "c: compile.partial=refuse refuses this graph: named x", "why",
+    ]  # fmt: skip
+
+
+class Stand:
+    """A session for a dry run: which passes it was made with, and what its compilation does."""
+
+    fails: Exception | None = None
+
+    def __init__(self, checked: Any) -> None:
+        self.checked = checked
+        self.experiment = SimpleNamespace(
+            adapt=SimpleNamespace(name="mine", rules=()), model=SimpleNamespace(name="m"),
+            mode=SimpleNamespace(name="mode"), shapes=SimpleNamespace(name="s"),
+        )  # fmt: skip
+        self.materialised = SimpleNamespace(backend=SimpleNamespace(reads_only=None), genuine=None)
+
+    @property
+    def compilations(self) -> Any:
+        if self.fails:
+            raise self.fails
+        return ()
+
+
+@attrs.frozen
+class Passes:
+    passes: Any
+
+
+def test_a_dry_run_runs_the_passes_before_the_rules_and_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    def one(name: str, stage: str) -> Any:
+        return SimpleNamespace(name=name, stage=stage)
+
+    passes = (
+        ("z", one("zero", "pre")),
+        ("a", one("cse", "post")),
+        ("r", one("adapt", "post")),
+        ("b", one("cse", "post")),
+    )
+    made: list[Any] = []
+    monkeypatch.setattr(explain, "_session", lambda payload: Stand(Passes(passes)))
+    monkeypatch.setattr(explain, "facts_of", lambda found: found)
+    monkeypatch.setattr(explain, "_dry_run", lambda session, written: made.append((session, written)) or "seen")
+    monkeypatch.setattr("npucompose.passes.adapt.DryAdapt", lambda **parts: SimpleNamespace(name="dry", **parts))
+    assert explain.dry_run_work({}, lambda event: None) == "seen"
+    ((session, written),) = made
+    assert [(label, found.name) for label, found in session.checked.passes] == [("a", "cse"), ("r", "dry")]
+    dry = session.checked.passes[1][1]
+    assert (dry.stage, dry.written is written) == ("post", True)
+
+
+@pytest.mark.parametrize(("genuine", "reads_only"), [(None, True), (object(), False)])
+def test_what_a_compiler_refuses_after_the_rules_is_told_and_before_them_raised(
+    genuine: Any, reads_only: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(explain, "_asked", lambda checked: {"model": "m"})
+    session: Any = Stand(None)
+    session.materialised.genuine = genuine
+    written: Any = SimpleNamespace(graphs=[1, 2], adaptations=[], untouched=[])
+    found = explain._dry_run(session, written)
+    assert session.materialised.backend.reads_only is reads_only
+    assert (found.asked, found.graphs, found.compiler) == ({"model": "m", "adapt": "mine"}, 2, None)
+    session.fails = CompileError("no")
+    assert explain._dry_run(session, written).compiler == "no"
+    written.graphs = []
+    with pytest.raises(CompileError):
+        explain._dry_run(session, written)
+    written.graphs, session.fails = [1], ConfigError("wrong")
+    with pytest.raises(ConfigError):
+        explain._dry_run(session, written)
