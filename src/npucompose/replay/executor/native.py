@@ -33,8 +33,8 @@ from npucompose.replay.memory.results import ReplayOutput
 from npucompose.replay.operands import is_plain, layout_of
 from npucompose.replay.plan import (
     Plan,
+    PlanSlot,
     Register,
-    Slot,
     Step,
     Threads,
     UnsupportedStep,
@@ -160,7 +160,7 @@ class Native:
 
     def _add(self, step: Step, dying: Sequence[int], lent: frozenset[int]) -> str:
         tensors = self._tensors
-        args = [tensors[id(part)] if isinstance(part, Slot) else self._value(part) for part in step.args]
+        args = [tensors[id(part)] if isinstance(part, PlanSlot) else self._value(part) for part in step.args]
         filled: dict[int, Any] = {}
         # a register's number, or a list of numbers, tensors and None
         if self._has_registers and any(isinstance(operand, Register) for operand in step.operands):
@@ -185,7 +185,7 @@ class Native:
         return found
 
     def _value(self, value: Any) -> Any:
-        if isinstance(value, Slot):
+        if isinstance(value, PlanSlot):
             return self._tensors[id(value)]
         if isinstance(value, (list, tuple)):
             return value if is_plain(value) else [self._value(part) for part in value]
