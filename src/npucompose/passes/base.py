@@ -141,7 +141,7 @@ class Pass(ABC):
     def rewrite(self, graph: fx.Graph, can: Capabilities) -> int | PassOutcome:
         """Change `graph` in place and say how many places changed; 0 means the graph is as it was.
 
-        An Outcome says more: what this graph's results may be off by, which then counts instead of `exact`.
+        A PassOutcome says more: what this graph's results may be off by, which then counts instead of `exact`.
 
         The graph must be valid afterwards (`graph.lint()`); code generation and meta data of untouched nodes are
         the pipeline's business. Raise to refuse: the pipeline adds the pass's name.

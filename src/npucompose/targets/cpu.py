@@ -306,8 +306,8 @@ class CpuTarget(Target):
 
 
 def _last_recordings(backend: Backend) -> Iterator[tuple[str, CapturedGraph, fx.GraphModule]]:
-    """(graph, its last recording, its module) of the graphs that are recorded whole and as FX has them: not of code that
-    a compiler made of one."""
+    """(graph, its last recording, its module) of the graphs that are recorded whole and as FX has them, not as code
+    that a compiler made of them."""
     from npucompose.replay.captured_graph import CapturedGraph
     from npucompose.replay.front.generated_cache import GeneratedCache
     from npucompose.replay.front.graph_cache import GraphCache
