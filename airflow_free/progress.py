@@ -45,7 +45,7 @@ class Progress:
                 refresh_per_second=4,  # the measured process shares the cores
             )
         else:
-            self.log = _Log(console, silent_s)
+            self.log = _ProgressLog(console, silent_s)
 
     def __enter__(self) -> Progress:
         if self.bars is not None:
@@ -89,7 +89,7 @@ class Progress:
         return self.tasks[stage]
 
 
-class _Log:
+class _ProgressLog:
     """Lines: one for each change, and one whenever nothing was said for a while, with what is being done."""
 
     def __init__(self, console: Console, silent_s: float) -> None:

@@ -52,7 +52,7 @@ def supervise(
 class _Supervisor:
     def __init__(self, control: socket.socket, log: int, limits: Limits, program: str) -> None:
         self.control, self.limits, self.program = control, limits, program
-        self.log = _Log(log, limits.log_bytes, program)
+        self.log = _CappedLog(log, limits.log_bytes, program)
         self.worker = 0
         self.returncode: int | None = None
         self.memory: int | None = None
@@ -196,7 +196,7 @@ def _signal(worker: int, number: signal.Signals, *, group: bool) -> None:
             os.kill(worker, number)
 
 
-class _Log:
+class _CappedLog:
     """What the worker prints: the beginning as far as the limit, then the last lines, and between them how much is not
     there."""
 

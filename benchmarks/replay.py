@@ -32,6 +32,7 @@ from npucompose.models import MODELS
 from npucompose.replay.captured_graph import CapturedGraph
 from npucompose.replay.executor.native import Native
 from npucompose.replay.front.detached import DetachedHandle
+from npucompose.replay.plan import lent_inputs
 
 SMALL_US = 20.0
 NOT_SLOWER = 1.03
@@ -138,8 +139,8 @@ def _with_native(
     row: Row, captured: CapturedGraph, handle: DetachedHandle, arguments: tuple[Any, ...], with_steps: bool
 ) -> Row:
     executor = captured.executor
-    if not isinstance(executor, Native):
-        return row
+    if not isinstance(executor, Native) or any(lent_inputs(captured.plan.steps)):
+        return row  # an operator that may keep what it is given runs only in a call, which lends it the caller's inputs
     floor = Floor(captured, handle.inputs_of(*arguments))
     calls = max(5, min(500, round(20_000 / row.detached.p50)))
     ratios = [_p50(handle, arguments, calls) / floor.microseconds() for _ in range(ROUNDS)]

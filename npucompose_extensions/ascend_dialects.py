@@ -52,7 +52,7 @@ _NPUGRAPH_EX = "additional_config.ascend_compilation_config.enable_npugraph_ex"
 
 
 @frozen(kw_only=True)
-class Row:
+class KeyRow:
     """One option (or a mode) and the keys that say the same there."""
 
     option: str
@@ -61,26 +61,26 @@ class Row:
     source: str
 
 
-MODES: tuple[Row, ...] = (
-    Row(
+MODES: tuple[KeyRow, ...] = (
+    KeyRow(
         option="npugraph_ex",
         keys={"compilation_config.cudagraph_mode": "FULL", _NPUGRAPH_EX: True},
         source=f"{_GRAPH_MODE}; {_PLATFORM} turns npugraph_ex off in every mode that is not FULL or FULL_DECODE_ONLY",
     ),
-    Row(
+    KeyRow(
         option="reduce-overhead",
         keys={"compilation_config.cudagraph_mode": "FULL", _NPUGRAPH_EX: False},
         source=f"{_GRAPH_MODE}; vllm_ascend/compilation/acl_graph.py captures",
     ),
-    Row(option="eager", keys={"compilation_config.cudagraph_mode": "NONE"}, source=_GRAPH_MODE),
+    KeyRow(option="eager", keys={"compilation_config.cudagraph_mode": "NONE"}, source=_GRAPH_MODE),
 )
-OPTIONS: tuple[Row, ...] = (
-    Row(
+OPTIONS: tuple[KeyRow, ...] = (
+    KeyRow(
         option="npugraph_ex.static_kernel_compile",
         keys={"additional_config.ascend_compilation_config.enable_static_kernel": ...},
         source=_CONFIG,
     ),
-    Row(
+    KeyRow(
         option="npugraph_ex._vllm_aclnn_static_kernel_sym_range",
         keys={"compilation_config.cudagraph_capture_sizes": ...},
         source=f"{_COMPILER}, which makes the range of the capture sizes",
@@ -285,7 +285,7 @@ def _exported(experiment: Experiment) -> Exported:
     missing: list[dict[str, str]] = []
     mode = experiment.mode.name
 
-    def put(row: Row, value: Any) -> None:
+    def put(row: KeyRow, value: Any) -> None:
         for key, said in row.keys.items():
             _set(trees, key, value if said is ... else said)
             sources[key] = row.source

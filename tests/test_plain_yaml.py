@@ -11,11 +11,11 @@ import yaml
 
 from npucompose.compose.conf import conf_dir
 from npucompose.errors import ConfigError
-from npucompose.input_safety import Limits, load_yaml, plain_data, read_text
+from npucompose.input_safety import InputLimits, load_yaml, plain_data, read_text
 
-WIDE = Limits(most_values=1_000, deepest=5, aliases=True)
-PACKAGED = Limits(most_values=20_000, deepest=12, aliases=True)
-NARROW = Limits(most_values=1_000, deepest=5, aliases=False)
+WIDE = InputLimits(most_values=1_000, deepest=5, aliases=True)
+PACKAGED = InputLimits(most_values=20_000, deepest=12, aliases=True)
+NARROW = InputLimits(most_values=1_000, deepest=5, aliases=False)
 
 
 @pytest.mark.parametrize(

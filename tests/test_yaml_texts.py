@@ -7,25 +7,25 @@ from typing import Any
 import pytest
 
 from npucompose.errors import ConfigError
-from npucompose.input_safety import TAG, Limits, plain_data
+from npucompose.input_safety import TAG, InputLimits, plain_data
 
 
 def test_limits_are_the_last_that_holds() -> None:
-    limits = Limits(most_values=4, deepest=2, aliases=True)
+    limits = InputLimits(most_values=4, deepest=2, aliases=True)
     assert plain_data("[1, [2]]", "x", limits) == [1, [2]]
     for text in ("[1, 2, 3, 4]", "[1, 2, [3]]", "[&a 1, *a, *a, *a]"):
         with pytest.raises(ConfigError, match=r"x holds more than 4 values, its aliases written out\."):
             plain_data(text, "x", limits)
     with pytest.raises(ConfigError, match=r"x holds more than 4 values\."):
-        plain_data("[1, 2, 3, 4]", "x", Limits(most_values=4, deepest=2, aliases=False))
+        plain_data("[1, 2, 3, 4]", "x", InputLimits(most_values=4, deepest=2, aliases=False))
     with pytest.raises(ConfigError, match="nested more than 2 deep"):
         plain_data("[[[]]]", "x", limits)
-    assert plain_data("[&a [1], *a]", "x", Limits(most_values=5, deepest=2, aliases=True)) == [[1], [1]]
+    assert plain_data("[&a [1], *a]", "x", InputLimits(most_values=5, deepest=2, aliases=True)) == [[1], [1]]
     with pytest.raises(ConfigError, match="more than 4 values"):
         plain_data("[&a [1], *a]", "x", limits)
 
 
-WIDE = Limits(most_values=100, deepest=9, aliases=True)
+WIDE = InputLimits(most_values=100, deepest=9, aliases=True)
 
 
 @pytest.mark.parametrize(

@@ -79,7 +79,7 @@ class Paddle(Network):
         import torch
         from torch import nn
 
-        class Pooling(nn.Module):
+        class PoolingModel(nn.Module):
             """`layers` poolings with windows of 2 x 2; the first halves an image, the others keep its size less one."""
 
             def __init__(self, data_format: str, pooling_type: str, ceil_mode: bool, layers: int) -> None:
@@ -97,7 +97,7 @@ class Paddle(Network):
                     results.append(y)
                 return results[0] if len(results) == 1 else results[0] + results[1]
 
-        return Pooling(self.data_format, self.pooling_type, self.ceil_mode, self.layers)
+        return PoolingModel(self.data_format, self.pooling_type, self.ceil_mode, self.layers)
 
     def _pooling_gradient(self) -> nn.Module:
         import torch

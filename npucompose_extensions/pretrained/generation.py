@@ -70,7 +70,7 @@ class CacheLayer(StaticLayer):
         return self.keys, self.values
 
 
-class Cached(nn.Module):
+class CachedDecoder(nn.Module):
     """A decoder and its cache; every tensor of the cache is a buffer, so that a copy of the module has its own."""
 
     inner: Any
@@ -120,7 +120,7 @@ class Cached(nn.Module):
     def _crossing(self) -> int:
         return len(self.layers) // 2 if isinstance(self.cache, EncoderDecoderCache) else 0
 
-    def _apply(self, *args: Any, **kwargs: Any) -> Cached:
+    def _apply(self, *args: Any, **kwargs: Any) -> CachedDecoder:
         super()._apply(*args, **kwargs)
         self._tie()
         return self
@@ -144,9 +144,9 @@ def _next(logits: Tensor) -> tuple[Tensor, Tensor]:
 class Prefill(nn.Module):
     """forward(prompt) -> (the token behind it [batch, 1], its logits); the cache is written from its beginning."""
 
-    cached: Cached
+    cached: CachedDecoder
 
-    def __init__(self, cached: Cached) -> None:
+    def __init__(self, cached: CachedDecoder) -> None:
         super().__init__()
         self.cached = cached
 
@@ -159,9 +159,9 @@ class Prefill(nn.Module):
 class Decode(nn.Module):
     """forward(token [batch, 1], position [1]) -> (the next token [batch, 1], its logits)."""
 
-    cached: Cached
+    cached: CachedDecoder
 
-    def __init__(self, cached: Cached) -> None:
+    def __init__(self, cached: CachedDecoder) -> None:
         super().__init__()
         self.cached = cached
 
@@ -175,10 +175,10 @@ class EncoderPrefill(nn.Module):
     and values lie in the cache from then on.
     """
 
-    cached: Cached
+    cached: CachedDecoder
     begin: Tensor
 
-    def __init__(self, cached: Cached, begin: Tensor) -> None:
+    def __init__(self, cached: CachedDecoder, begin: Tensor) -> None:
         super().__init__()
         self.cached = cached
         self.register_buffer("begin", begin)
@@ -198,9 +198,9 @@ class EncoderPrefill(nn.Module):
 class EncoderDecode(nn.Module):
     """forward(token [batch, 1], position [1]) -> (the next token of the decoder [batch, 1], its logits)."""
 
-    cached: Cached
+    cached: CachedDecoder
 
-    def __init__(self, cached: Cached) -> None:
+    def __init__(self, cached: CachedDecoder) -> None:
         super().__init__()
         self.cached = cached
 
@@ -284,7 +284,7 @@ def generation(inner: Any, prompt: Prompt, new_tokens: int) -> Generation:
     read = prompt.read.to(device)
     with torch.no_grad():
         encoded = inner.get_encoder()(read)[0] if prompt.begin is not None else None
-    cached = Cached(inner, read.shape[0], prompt.first + new_tokens, encoded)
+    cached = CachedDecoder(inner, read.shape[0], prompt.first + new_tokens, encoded)
     if prompt.begin is None:
         steps = Prefill(cached), Decode(cached)
     else:

@@ -41,7 +41,7 @@ from npucompose.results.effective import origin
 from npucompose.results.record import MEASURED, figure_stage
 from npucompose.schema.sweep import Executor, Optuna
 from npucompose.table.structure import structure
-from npucompose_extensions.search.study import Asked, Space, Study, changed_by_nobody_else
+from npucompose_extensions.search.study import ProposedTrial, Space, Study, changed_by_nobody_else
 
 
 @frozen(kw_only=True)
@@ -119,7 +119,7 @@ class _Trials(Source):
         self.question, self.study, self.ledger = question, study, ledger
         self.listen, self.folder = listen, folder
         self.context = PlanContext()
-        self.running: dict[str, list[Asked]] = {}
+        self.running: dict[str, list[ProposedTrial]] = {}
         self.points: list[Point] = []
         self.ends: dict[str, PointEntry] = {}
 
@@ -148,11 +148,11 @@ class _Trials(Source):
         ended = self.ends.get(point.key)
         return ended or kept([point], self.ledger, retry_failed=self.question.retry_failed).get(point.key)
 
-    def _ended(self, kind: Any, asked: list[Asked], point: Point, entry: PointEntry) -> None:
+    def _ended(self, kind: Any, asked: list[ProposedTrial], point: Point, entry: PointEntry) -> None:
         self.listen(SweepEvent(kind=kind, point=point, entry=entry))
         self._tell(asked, entry)
 
-    def _tell(self, asked: list[Asked], entry: PointEntry) -> None:
+    def _tell(self, asked: list[ProposedTrial], entry: PointEntry) -> None:
         self.ends[entry.key] = entry
         for trial in asked:
             self.study.tell(trial, entry.key, self._values(entry), illegal=entry.status == "illegal")
@@ -167,7 +167,7 @@ class _Trials(Source):
         found = [getattr(entry.figures, name) for name in self.question.options.objectives]
         return None if None in found else tuple(map(float, found))
 
-    def _point(self, asked: Asked) -> Point:
+    def _point(self, asked: ProposedTrial) -> Point:
         space = self.question.options.space
         point = point_of(asked.number, asked.overrides, self.question.composer, self.context, proposed=space)
         if point.job is None:

@@ -122,7 +122,7 @@ def _ways(dimension: Dimension) -> list[str]:
 
 
 @frozen(kw_only=True)
-class Asked:
+class ProposedTrial:
     """A trial that was asked for: its number in the whole search, and the overrides of its point."""
 
     number: int
@@ -156,15 +156,15 @@ class Study:
             except (ValueError, KeyError, TypeError) as error:
                 raise ledger.refused_trial(trial, error) from error
 
-    def ask(self) -> Asked | None:
+    def ask(self) -> ProposedTrial | None:
         """The next trial; None when all were asked for."""
         number = next(self.left, None)
         if number is None:
             return None
         trial = self.study.ask()
-        return Asked(number=number, overrides=self.space.suggested(trial), trial=trial)
+        return ProposedTrial(number=number, overrides=self.space.suggested(trial), trial=trial)
 
-    def tell(self, asked: Asked, key: str, values: tuple[float, ...] | None, *, illegal: bool = False) -> None:
+    def tell(self, asked: ProposedTrial, key: str, values: tuple[float, ...] | None, *, illegal: bool = False) -> None:
         """Illegal points are pruned, so that the sampler learns to stay away; those without values have failed."""
         states = self.optuna.trial.TrialState
         state = states.COMPLETE if values is not None else states.PRUNED if illegal else states.FAIL

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from npucompose.experiment.job import Job
     from npucompose.experiment.sweep.command import Task
     from npucompose.report.listing import Registries
-    from npucompose.report.summary import Asked
+    from npucompose.report.summary import RunCommand
     from npucompose.results.record import Report
 
 PREFIX = "npucompose: "
@@ -250,10 +250,10 @@ def _single(
     arguments: argparse.Namespace, composer: Composer, inside: Callable[[Callable[[], int]], None], program: str
 ) -> Any:
     """The task that Hydra calls once it has made the folder."""
-    from npucompose.report.summary import Asked
+    from npucompose.report.summary import RunCommand
 
     job = _job(arguments, composer)
-    asked = Asked(program=program, overrides=arguments.overrides)
+    asked = RunCommand(program=program, overrides=arguments.overrides)
     return lambda _: inside(lambda: _run_here(job, asked, arguments))
 
 
@@ -324,7 +324,7 @@ def _hydra(arguments: argparse.Namespace, program: str, composer: Composer, task
     return 0
 
 
-def _run_here(job: Job, asked: Asked, arguments: argparse.Namespace) -> int:
+def _run_here(job: Job, asked: RunCommand, arguments: argparse.Namespace) -> int:
     """Inside Hydra's task: run the job in the folder that Hydra made, print the summary, say the exit status."""
     import attrs
     from hydra.core.hydra_config import HydraConfig

@@ -48,7 +48,7 @@ def variable(name: str) -> str | None:
 
 
 @frozen(kw_only=True)
-class Limits:
+class InputLimits:
     most_values: int
     """Scalars, lists and mappings, each alias counted with all that it stands for."""
     deepest: int
@@ -56,7 +56,7 @@ class Limits:
     """Whether `&name`, `*name` and the merge key `<<` are read."""
 
 
-def plain_data(text: str, name: str, limits: Limits, resolvers: Resolvers | None = None) -> Any:
+def plain_data(text: str, name: str, limits: InputLimits, resolvers: Resolvers | None = None) -> Any:
     """The data in a text, which is called `name` where it is refused.
 
     `plain_data("a: 1\\na: 2\\n", "x.yaml", …)` raises "x.yaml:2: the key 'a' stands in line 1 already."
@@ -109,7 +109,7 @@ class _OpenMapping(_Open):
 class _Builder:
     """Takes one event after the other. Not recursive: how deep a text nests is a matter of `limits` alone."""
 
-    def __init__(self, name: str, limits: Limits, resolvers: Resolvers) -> None:
+    def __init__(self, name: str, limits: InputLimits, resolvers: Resolvers) -> None:
         self.name, self.limits, self.resolvers = name, limits, resolvers
         self.root: Any = None
         self.documents = 0
@@ -248,7 +248,7 @@ _MADE: dict[str, Callable[[str], Any]] = {
 
 MOST_BYTES = 16 * 2**20
 """Of YAML: a recipe with 20,000 samples of three candidates has about one MiB."""
-RECIPE = Limits(most_values=500_000, deepest=32, aliases=False)
+RECIPE = InputLimits(most_values=500_000, deepest=32, aliases=False)
 
 
 def read_text(path: Path, most_bytes: int = MOST_BYTES) -> str:

@@ -11,7 +11,7 @@ import pytest
 
 from airflow_free import supervisor
 from airflow_free.outcome import MIB
-from airflow_free.supervisor import _Log
+from airflow_free.supervisor import _CappedLog
 from tests.airflow_free.supervised import is_open, text
 
 
@@ -49,7 +49,7 @@ def test_a_log_keeps_its_beginning_and_its_end(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     monkeypatch.setattr(supervisor, "TAIL_BYTES", 8)
-    log = _Log(log_file, 6, "airflow_free")
+    log = _CappedLog(log_file, 6, "airflow_free")
     for chunk in printed:
         os.write(pipe[1], chunk)
         assert log.take(pipe[0])
@@ -64,7 +64,7 @@ def test_of_what_is_cut_no_more_than_the_end_is_held(
     log_file: int, pipe: tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(supervisor, "TAIL_BYTES", 8)
-    log = _Log(log_file, 0, "bakery")
+    log = _CappedLog(log_file, 0, "bakery")
     for chunk, held in ((b"12345", [b"12345"]), (b"1234567", [b"12345", b"1234567"]), (b"a", [b"1234567", b"a"]),
                         (b"12345678", [b"12345678"])):  # fmt: skip
         os.write(pipe[1], chunk)
@@ -79,7 +79,7 @@ def test_all_that_is_left_in_the_pipe_is_taken_and_the_pipe_closed(
 ) -> None:
     monkeypatch.setattr(supervisor, "CHUNK", 4)
     os.write(pipe[1], b"0123456789")
-    log = _Log(log_file, 100, "bakery")
+    log = _CappedLog(log_file, 100, "bakery")
     log.take_all(pipe[0])  # somebody still holds the other end
     assert (text(tmp_path), is_open(pipe[0])) == (b"0123456789", False)
 
@@ -88,7 +88,7 @@ def test_all_that_is_left_in_the_pipe_is_taken_and_the_pipe_closed(
 def test_a_pipe_that_somebody_fills_for_ever_is_left_after_two_mib(
     room: int, goes_on: bool, asked: int, log_file: int, pipe: tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    log = _Log(log_file, 0, "bakery")
+    log = _CappedLog(log_file, 0, "bakery")
     taken: list[int] = []
 
     def take(handle: int) -> bool:
@@ -105,7 +105,7 @@ def test_a_pipe_that_somebody_fills_for_ever_is_left_after_two_mib(
 def test_a_full_disk_costs_the_log_and_not_the_job(
     tmp_path: Path, log_file: int, pipe: tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    log = _Log(log_file, 100, "bakery")
+    log = _CappedLog(log_file, 100, "bakery")
     written, write = [0], os.write
 
     def full(handle: int, data: bytes) -> int:

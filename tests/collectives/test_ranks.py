@@ -15,7 +15,7 @@ from npucompose.errors import PlanError
 from npucompose.graphs.effects import is_collective
 from npucompose.schema.streams import Streams
 from npucompose.streams import apply
-from npucompose.streams.ranks import Call, RankOrder, check
+from npucompose.streams.ranks import CollectiveCall, RankOrder, check
 from npucompose.targets.process_groups import exchange, told
 from tests.collectives.ranks import STEPS, Steps, on_both, program
 from tests.sample_graphs import CAN
@@ -94,12 +94,12 @@ def test_equal_collectives_are_told_apart_by_their_place_in_the_program() -> Non
     assert "1 of the program" in refused({0: order, 1: swapped(order, 0, 1)})
 
 
-def sent(name: str, group: str, *after: str) -> Call:
-    return Call(name=name, group=group, what=group, after=after)
+def sent(name: str, group: str, *after: str) -> CollectiveCall:
+    return CollectiveCall(name=name, group=group, what=group, after=after)
 
 
-def waited(name: str, awaits: str, *after: str) -> Call:
-    return Call(name=name, awaits=(awaits,), after=after)
+def waited(name: str, awaits: str, *after: str) -> CollectiveCall:
+    return CollectiveCall(name=name, awaits=(awaits,), after=after)
 
 
 def test_ranks_that_wait_for_one_group_before_they_issue_to_another_are_refused_with_the_circle() -> None:

@@ -25,6 +25,8 @@ from npucompose.experiment.lock import EXCLUDED, Locked, read
 from npucompose.experiment.orchestrator import STORE_VARIABLE, default_store
 from npucompose.experiment.verify import compared, described, job_of, judged
 from npucompose.input_safety import load_yaml
+from npucompose.results.graphs import Partition
+from npucompose.results.record import Expectation
 from npucompose.table.structure import of_facts
 
 
@@ -90,6 +92,75 @@ def test_another_graph_is_named(locked: Locked) -> None:
     verdict = compared(locked, other, tolerance=0.2)
     assert [f"{d.part}.{d.field}" for d in verdict.differences] == ["graphs.graph_0.fingerprint"]
     assert not verdict.holds
+
+
+PARTITION = Partition(segments=2)
+
+
+def test_a_fact_that_is_null_is_judged_both_ways(locked: Locked, tmp_path: Path) -> None:
+    """Nothing of the graph was recorded there, something is here; and the reverse."""
+    cut = attrs.evolve(locked, graphs=(attrs.evolve(GRAPH, partition=PARTITION),))
+    locked.write(tmp_path)
+    null = read(tmp_path)
+    assert null.lacks == frozenset()
+    for there, here, told in (
+        (null, cut, "graphs.graph_0.partition.segments: locked null, here 2"),
+        (cut, null, "graphs.graph_0.partition.segments: locked 2, here null"),
+    ):
+        verdict = compared(there, here, tolerance=0.2)
+        assert told in map(str, verdict.differences)
+        assert not verdict.holds
+
+
+def test_a_fact_that_the_recipe_does_not_name_is_listed_and_not_judged(locked: Locked, tmp_path: Path) -> None:
+    tree = yaml.safe_load(locked.text())
+    del tree["graphs"][0]["partition"]
+    (tmp_path / "recipe.lock.yaml").write_text(
+        yaml.safe_dump({**tree, "lacks": ["graph_0.fingerprint"]}, sort_keys=False)
+    )
+    old = read(tmp_path)
+    assert old.lacks == {"graph_0.partition"}, "what a file says of itself is not asked"
+    cut = attrs.evolve(locked, graphs=(attrs.evolve(GRAPH, partition=PARTITION),))
+    verdict = compared(old, cut, tolerance=0.2)
+    assert verdict.differences == ()
+    assert "not judged: 2 facts that the version of the recipe did not know\n  graph_0.partition.segments=2" in judged(
+        verdict, old, cut
+    )
+    another = attrs.evolve(cut, graphs=(attrs.evolve(cut.graphs[0], nodes_after=7),))
+    assert [d.field for d in compared(old, another, tolerance=0.2).differences] == ["graph_0.nodes_after"]
+    assert not compared(cut, old, tolerance=0.2).holds, "what the recipe says and the other file cannot is a difference"
+
+
+def expecting(locked: Locked, status: Any, *expectations: Expectation) -> Locked:
+    return attrs.evolve(locked, result=attrs.evolve(locked.result, status=status, expectations=expectations))
+
+
+HELD = Expectation(name="speedup", wanted=1.5, got=2.0, held=True)
+MISSED = Expectation(name="speedup", wanted=1.5, got=1.2, held=False)
+UNKNOWN = Expectation(name="segments", wanted=1, got=None, held=False)
+
+
+def test_an_expectation_that_held_there_and_fails_or_is_unknown_here_decides(locked: Locked) -> None:
+    there = expecting(locked, "ok", HELD)
+    verdict = compared(there, expecting(locked, "expect_failed", MISSED, UNKNOWN), tolerance=0.2)
+    assert [str(d) for d in verdict.differences] == [
+        "expectations.speedup: locked held, here 1.2, wanted 1.5",
+        "expectations.segments: locked held, here null, wanted 1",
+    ]
+    assert not verdict.holds
+    assert "the recipe does not hold here: expect_failed" in judged(verdict, there, expecting(locked, "expect_failed"))
+    assert compared(there, expecting(locked, "ok", HELD), tolerance=0.2).holds
+    kept_the_status = expecting(locked, "ok")
+    assert not compared(kept_the_status, expecting(locked, "expect_failed", MISSED), tolerance=0.2).holds
+    assert not compared(there, expecting(locked, "expect_failed"), tolerance=0.2).holds
+
+
+def test_an_expectation_that_failed_there_promises_nothing(locked: Locked) -> None:
+    failed = expecting(locked, "expect_failed", MISSED)
+    for there in (failed, expecting(locked, "expect_failed")):
+        verdict = compared(there, failed, tolerance=0.2)
+        assert verdict.holds
+    assert "expectations: as in the recipe" in judged(verdict, failed, failed)
 
 
 def test_the_order_of_passes_counts(locked: Locked) -> None:

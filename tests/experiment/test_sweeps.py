@@ -30,7 +30,7 @@ def faulty_sweep(folder: Path, modes: int, fine: int, time_limit_s: float) -> No
     well = (fine + 4) * modes - 4
     first = sweep(folder, *swept)
     assert first.returncode == 3, first.stdout + first.stderr
-    assert f"{modes} of {(fine + 5) * modes} points are illegal and not run" in first.stderr
+    assert f"{modes} of {(fine + 5) * modes} jobs illegal and not run" in first.stderr
     assert first.stderr.count("'illegal'; it needs the form module:function") == modes
     assert statuses(folder) == {"ok": well, "illegal": modes, "crashed": 2, "timeout": 1, "failed": 1}
     signals = Counter(entry.exit_signal for entry in entries(folder) if entry.exit_signal)

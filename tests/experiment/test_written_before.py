@@ -97,7 +97,10 @@ def test_another_schema_is_refused_in_one_paragraph_that_names_both_versions(
     file.write_text(file.read_text().replace("npucompose: 0.1.0", "npucompose: 9.0.0"))
     assert main(["recipe", "verify", str(file)]) == 2
     (said,) = capsys.readouterr().err.splitlines()
-    assert said.endswith(f"no recipe of schema 1: 2. This is npucompose {__version__}; the file was written by 9.0.0.")
+    assert said.endswith(
+        f"is no recipe of schema 1: its schema is 2. This is npucompose {__version__}; the file was written by 9.0.0; "
+        "`npucompose recipe lock` writes a recipe."
+    )
 
 
 def test_an_option_that_has_gone_is_refused_with_the_version_that_knew_it(tmp_path: Path) -> None:

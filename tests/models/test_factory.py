@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from npucompose.models.factory import Declared, Written, live, read
+from npucompose.models.factory import CodeDefault, Declared, live, read
 from npucompose.models.inputs import shown_signature
 
 NAMES = ("d", "depth", "width", "bias")
@@ -122,5 +122,5 @@ def test_a_function_without_a_file_has_no_line() -> None:
 
 
 def test_what_is_no_plain_value_is_shown_as_it_is_written() -> None:
-    shown = shown_signature(Signature([Parameter("d", Parameter.KEYWORD_ONLY, default=Written("torch.float32"))]))
+    shown = shown_signature(Signature([Parameter("d", Parameter.KEYWORD_ONLY, default=CodeDefault("torch.float32"))]))
     assert shown == "(*, d=torch.float32)"

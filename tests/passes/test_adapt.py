@@ -13,8 +13,8 @@ from torch import fx
 
 from npucompose.errors import ConfigError, RejectedError
 from npucompose.graphs import op_counts, printed
-from npucompose.passes.adapt import Adapt, DryAdapt, Written
-from npucompose.passes.base import Outcome, Request
+from npucompose.passes.adapt import Adapt, AdaptationLog, DryAdapt
+from npucompose.passes.base import PassOutcome, Request
 from npucompose.schema.adapt import RuleSet
 from npucompose.schema.capabilities import Capabilities
 from npucompose.table.structure import structure
@@ -34,7 +34,7 @@ def rules(text: str) -> RuleSet:
     return structure(RuleSet, {"name": "mine", "rules": yaml.safe_load(text)}, "adapt")
 
 
-def adapted(graph: fx.GraphModule, given: RuleSet, can: Capabilities = CAN) -> Outcome:
+def adapted(graph: fx.GraphModule, given: RuleSet, can: Capabilities = CAN) -> PassOutcome:
     outcome = Adapt(rules=given).rewrite(graph.graph, can)
     graph.graph.lint()
     graph.recompile()
@@ -358,7 +358,7 @@ def test_rules_say_where_it_is_written_that_they_are_needed() -> None:
 def test_a_dry_run_lists_no_operator_that_no_rule_is_about() -> None:
     x, label = image(2, 4), torch.tensor([0, 1])
     module = traced(lambda x, label: paddle.nll_loss(x.relu(), label)[0], x, label)
-    written = Written()
+    written = AdaptationLog()
     dry = DryAdapt(rules=rules_of("paddle"), written=written)
     assert dry.run(Request(graph_module=module, example_inputs=(x, label), can=CAN)).matches == 1
     assert [one.op for one in written.adaptations] == ["paddle.nll_loss.default"]

@@ -220,7 +220,7 @@ CASES = (
         "'status' must be",
     ),
     Case(GATHER, "nothing was run in", lambda folder: gather._lines(folder), "nothing was run in"),
-    Case(GATHER, "is not the list", points('{"points": 3}'), "points.json is not the list of points", "TypeError"),
+    Case(GATHER, "is not the list", points('{"points": 3}'), "points.json is not the list of jobs", "TypeError"),
     Case(
         STORE,
         "a mapping is wanted",

@@ -6,11 +6,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from npucompose.input_safety import Limits, plain_data, read_text
+from npucompose.input_safety import InputLimits, plain_data, read_text
 from tests.refusals.case import Case
 
-WITH_ALIASES = Limits(most_values=1_000, deepest=5, aliases=True)
-RECIPE = Limits(most_values=1_000, deepest=5, aliases=False)
+WITH_ALIASES = InputLimits(most_values=1_000, deepest=5, aliases=True)
+RECIPE = InputLimits(most_values=1_000, deepest=5, aliases=False)
 BOMB = "a0: &a0 [1]\n" + "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]\n" for n in range(1, 30))
 
 
@@ -26,7 +26,7 @@ def at(path: str, most_bytes: int = 1_000) -> Callable[[Path], Any]:
     return lambda folder: read_text(folder / path, most_bytes)
 
 
-def yaml(content: str, limits: Limits = WITH_ALIASES) -> Callable[[Path], Any]:
+def yaml(content: str, limits: InputLimits = WITH_ALIASES) -> Callable[[Path], Any]:
     return lambda folder: plain_data(content, "x", limits)
 
 

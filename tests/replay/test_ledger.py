@@ -9,7 +9,7 @@ import torch
 
 from npucompose.replay.capture.ledger import CaptureLedger, Held, all_constant, form_of, real, registers_of, unheld
 from npucompose.replay.operands import flat, layout_of, storage_of, traits_of
-from npucompose.replay.plan import Register, Root, Slot
+from npucompose.replay.plan import PlanSlot, Register, Root
 
 aten = torch.ops.aten
 
@@ -25,7 +25,7 @@ def test_one_layout_of_one_root_is_one_slot_and_a_value_keeps_its_operand() -> N
     assert ledger.operand(row) is not ledger.operand(whole)
     assert ledger.operand(row) == ledger.slot(root, layout_of(x[1]))
     other = ledger.operand(held(x))
-    assert isinstance(other, Slot)
+    assert isinstance(other, PlanSlot)
     assert other is not ledger.operand(whole)
     made = ledger.operand([whole, 3, (row, None)])
     assert made == [ledger.operand(whole), 3, (ledger.operand(row), None)]

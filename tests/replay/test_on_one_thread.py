@@ -13,7 +13,7 @@ from npucompose.replay.capture.recorder import GraphRecorder, recorder_of
 from npucompose.replay.executor.portable import Lent, lending
 from npucompose.replay.memory import arena
 from npucompose.replay.operands import layout_of
-from npucompose.replay.plan import Root, Slot, Step, lent_inputs
+from npucompose.replay.plan import PlanSlot, Root, Step, lent_inputs
 from tests.replay.capturing import traced
 
 aten = torch.ops.aten
@@ -100,8 +100,8 @@ def test_a_strangers_operator_is_not_called_a_second_time() -> None:
 # -- what a stranger's operator is lent
 
 
-def slot(kind: Any, index: int = -1) -> Slot:
-    return Slot(Root(kind=kind, nbytes=8, index=index), layout_of(torch.ones(2)))
+def slot(kind: Any, index: int = -1) -> PlanSlot:
+    return PlanSlot(Root(kind=kind, nbytes=8, index=index), layout_of(torch.ones(2)))
 
 
 def test_a_step_is_lent_the_inputs_that_no_step_before_has_written() -> None:

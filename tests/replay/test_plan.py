@@ -10,8 +10,19 @@ import torch
 
 from npucompose.replay.capture.recorder import record
 from npucompose.replay.memory.placement import groups_of, parted
-from npucompose.replay.operands import Layout, is_plain, layout_of, mapped
-from npucompose.replay.plan import Buffer, Literally, Plan, Register, Root, SameAsInput, Slot, Step, leaves, lifetimes
+from npucompose.replay.operands import StorageLayout, is_plain, layout_of, mapped
+from npucompose.replay.plan import (
+    Buffer,
+    Literally,
+    Plan,
+    PlanSlot,
+    Register,
+    Root,
+    SameAsInput,
+    Step,
+    leaves,
+    lifetimes,
+)
 from npucompose.schema.streams import DEFAULT_STREAM
 from tests.replay.capturing import traced
 
@@ -34,8 +45,8 @@ VIEWS: dict[str, torch.Tensor] = {
 }
 
 
-def layout(shape: tuple[int, ...], stride: tuple[int, ...], offset: int = 0, **changes: Any) -> Layout:
-    return Layout(dtype=torch.float32, shape=shape, stride=stride, offset=offset, **changes)
+def layout(shape: tuple[int, ...], stride: tuple[int, ...], offset: int = 0, **changes: Any) -> StorageLayout:
+    return StorageLayout(dtype=torch.float32, shape=shape, stride=stride, offset=offset, **changes)
 
 
 @pytest.mark.parametrize("name", VIEWS)
@@ -68,7 +79,7 @@ def test_a_layout_over_its_storage_is_the_tensor_again(name: str) -> None:
         (attrs.evolve(layout((3,), (2,), 1), dtype=torch.float64), (8, 48)),
     ],
 )
-def test_a_span_is_from_the_first_byte_to_the_one_after_the_last(given: Layout, span: tuple[int, int]) -> None:
+def test_a_span_is_from_the_first_byte_to_the_one_after_the_last(given: StorageLayout, span: tuple[int, int]) -> None:
     assert given.span() == span
 
 
@@ -88,14 +99,14 @@ def test_an_expanded_dimension_has_one_element_and_others_keep_theirs() -> None:
         (layout((4,), (2,)), "torch.float32[4]{2}"),
     ],
 )
-def test_strides_are_told_where_they_are_not_those_of_rows(given: Layout, words: str) -> None:
+def test_strides_are_told_where_they_are_not_those_of_rows(given: StorageLayout, words: str) -> None:
     assert str(given) == words
 
 
 # -- what stands in steps
 
 ONE, TWO = Root(kind="pool", nbytes=64), Root(kind="input", nbytes=64, index=0)
-A, B = Slot(ONE, layout((2,), (1,))), Slot(TWO, layout((2,), (1,)))
+A, B = PlanSlot(ONE, layout((2,), (1,))), PlanSlot(TWO, layout((2,), (1,)))
 R, S = Register(0), Register(1)
 
 
@@ -140,7 +151,7 @@ def test_a_step_tells_what_it_reads_and_writes_and_then_what_it_makes() -> None:
 
 def test_a_root_lives_from_the_first_step_that_touches_it_to_the_last() -> None:
     pool, given, fresh, never = (Root(kind=kind, nbytes=8) for kind in ("pool", "input", "fresh", "pool"))
-    p, g = Slot(pool, layout((2,), (1,))), Slot(given, layout((2,), (1,)))
+    p, g = PlanSlot(pool, layout((2,), (1,))), PlanSlot(given, layout((2,), (1,)))
     steps = [
         Step(op=aten.relu.default, args=(g,), results=(R,)),
         Step(op=aten.add.out, args=(g, R, 1, p)),
@@ -163,7 +174,7 @@ def test_a_plan_knows_its_streams_its_slots_and_the_roots_of_its_operands() -> N
         Step(op=aten.relu.default, args=(R,), results=(S,)),
         Step(op=aten.add.out, args=(S, A, 1, B), stream="1"),
     )
-    last = Slot(ONE, layout((1,), (1,)))
+    last = PlanSlot(ONE, layout((1,), (1,)))
     plan = plan_of(steps, outputs=(SameAsInput(index=0), Buffer(slot=last), Buffer(slot=A), Literally(value=3)))
     assert plan.streams == (DEFAULT_STREAM, "2", "1")
     assert plan.slots() == [A, B, last]

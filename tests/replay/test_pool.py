@@ -16,7 +16,7 @@ from npucompose.replay.executor.portable import StraightLine
 from npucompose.replay.memory.arena import Memory
 from npucompose.replay.memory.results import outputs_of
 from npucompose.replay.operands import same_bytes
-from npucompose.replay.plan import Plan, Slot
+from npucompose.replay.plan import Plan, PlanSlot
 from npucompose.streams.pool import ALIGNMENT, MemoryBlock, place
 from tests.replay.capturing import traced
 from tests.replay.random_programs import programs
@@ -124,5 +124,5 @@ def test_the_last_of_a_chain_returns_to_where_its_predecessor_lay():
 def test_slots_of_one_plan_are_shared_by_layout():
     x = torch.randn(4, 4)
     captured = CapturedGraph.capture(traced(lambda x: (x.t() @ x.t() + x.t(),), x), [x])
-    slots = [operand for step in captured.plan.steps for operand in step.operands if isinstance(operand, Slot)]
+    slots = [operand for step in captured.plan.steps for operand in step.operands if isinstance(operand, PlanSlot)]
     assert len({id(s) for s in slots if s.root.kind == "input"}) == 1

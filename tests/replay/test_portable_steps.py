@@ -10,7 +10,7 @@ from torch._ops import OpOverload
 
 from npucompose.replay.executor.portable import StraightLine, TorchScript
 from npucompose.replay.operands import layout_of, same_bytes
-from npucompose.replay.plan import Register, Root, Slot, Step, UnsupportedStep, dying_registers
+from npucompose.replay.plan import PlanSlot, Register, Root, Step, UnsupportedStep, dying_registers
 
 aten = torch.ops.aten
 LIBRARY = torch.library.Library("npucompose_portable", "FRAGMENT")
@@ -20,8 +20,8 @@ mine = torch.ops.npucompose_portable.mine.default
 PORTABLE = pytest.mark.parametrize("executor", [TorchScript, StraightLine])
 
 
-def slot_of(tensor: torch.Tensor, kind: Any = "pool") -> Slot:
-    return Slot(Root(kind=kind, nbytes=tensor.untyped_storage().nbytes()), layout_of(tensor))
+def slot_of(tensor: torch.Tensor, kind: Any = "pool") -> PlanSlot:
+    return PlanSlot(Root(kind=kind, nbytes=tensor.untyped_storage().nbytes()), layout_of(tensor))
 
 
 X, Y = torch.randn(2, 3), torch.randn(2, 3)

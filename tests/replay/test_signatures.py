@@ -20,7 +20,7 @@ from npucompose.replay.front.segments import nodes_of
 from npucompose.replay.gate import Refused
 from npucompose.replay.memory.inputs import Inputs, Slots, _is_there, _overlap, refusal, signature
 from npucompose.replay.operands import laid_over, layout_of, relative, span_of
-from npucompose.replay.plan import Root, Slot
+from npucompose.replay.plan import PlanSlot, Root
 from tests.replay.capturing import built, request, same, traced
 from tests.replay.odd_tensors import MAKERS
 
@@ -198,9 +198,11 @@ def test_an_expanded_input_is_copied_once_for_each_of_its_elements() -> None:
 
 def test_small_inputs_with_many_slots_are_copied_and_large_ones_followed() -> None:
     given, root = torch.ones(2, 2), Root(kind="input", nbytes=16, index=0)
-    views = [Slot(root, layout_of(t)) for t in (given, given.t(), given[0], given[1])]
+    views = [PlanSlot(root, layout_of(t)) for t in (given, given.t(), given[0], given[1])]
     laid: list[tuple[int, torch.Tensor]] = []
-    slots = Slots([given, 3], [Slot(Root(kind="pool", nbytes=4), layout_of(given)), *views], lambda *a: laid.append(a))
+    slots = Slots(
+        [given, 3], [PlanSlot(Root(kind="pool", nbytes=4), layout_of(given)), *views], lambda *a: laid.append(a)
+    )
     assert slots.copies_rather(0, 16)
     assert slots.copies_rather(0, 3 * 8192 - 1)
     assert not slots.copies_rather(0, 3 * 8192)

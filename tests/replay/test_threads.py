@@ -12,7 +12,7 @@ from npucompose.errors import CaptureError
 from npucompose.replay.capture.recorder import record, record_call
 from npucompose.replay.memory.placement import Lifetimes
 from npucompose.replay.operands import layout_of
-from npucompose.replay.plan import Plan, Register, Root, Slot, Step, Threads, dying_registers
+from npucompose.replay.plan import Plan, PlanSlot, Register, Root, Step, Threads, dying_registers
 from npucompose.schema.streams import DEFAULT_STREAM
 from tests.replay.capturing import built, same, traced
 
@@ -28,8 +28,8 @@ def root(kind: Any = "pool", tensor: torch.Tensor | None = None, index: int = -1
     return Root(kind=kind, nbytes=64, tensor=tensor, index=index)
 
 
-def slot(of: Root) -> Slot:
-    return Slot(of, layout_of(torch.ones(2)))
+def slot(of: Root) -> PlanSlot:
+    return PlanSlot(of, layout_of(torch.ones(2)))
 
 
 def plan_of(*steps: Step, roots: tuple[Root, ...] = ()) -> Plan:

@@ -14,7 +14,7 @@ from npucompose.replay.executor import trial as trials
 from npucompose.replay.executor.native import Native
 from npucompose.replay.executor.trial import PlanTrial, Way, _quantile, _Race, _untriable
 from npucompose.replay.operands import layout_of
-from npucompose.replay.plan import Plan, Root, Slot, Step
+from npucompose.replay.plan import Plan, PlanSlot, Root, Step
 from npucompose.results.streams import TrialRequest, TrialVerdict
 from tests.replay.capturing import built, same
 
@@ -48,8 +48,8 @@ def plan_of(*steps: Step, roots: tuple[Root, ...] = (), pinned: frozenset[int] =
     )  # fmt: skip
 
 
-def slot(kind: Any = "pool", **given: Any) -> Slot:
-    return Slot(Root(kind=kind, nbytes=8, **given), layout_of(torch.ones(2)))
+def slot(kind: Any = "pool", **given: Any) -> PlanSlot:
+    return PlanSlot(Root(kind=kind, nbytes=8, **given), layout_of(torch.ones(2)))
 
 
 def written(index: int) -> Root:

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from npucompose.report import layout as drawn
-from npucompose.report.layout import Layout, layout, spread
+from npucompose.report.layout import GraphLayout, layout, spread
 
 
 @st.composite
@@ -22,7 +22,7 @@ def graphs(draw: st.DrawFn) -> tuple[list[tuple[int, ...]], list[tuple[int, int]
     return inputs, events
 
 
-def rows(found: Layout, inputs: list[tuple[int, ...]]) -> list[int]:
+def rows(found: GraphLayout, inputs: list[tuple[int, ...]]) -> list[int]:
     """The row of each node, columns one after the other."""
     starts = sorted({x for x, _ in found.at})
     column = {starts[0]: 0} if starts else {}

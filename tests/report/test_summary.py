@@ -12,12 +12,12 @@ from report_examples import CRASHED, EXAMPLES, FULL, JUDGED, MISTRACED, WRONG
 from rich.console import Console
 
 from npucompose.cli import main
-from npucompose.report.summary import Asked, attention, next_command, render, stream_line
+from npucompose.report.summary import RunCommand, attention, next_command, render, stream_line
 from npucompose.report.terminal import render as whole
 from npucompose.results.record import Report, StreamFacts
 from npucompose.results.streams import TrialVerdict
 
-ASKED = Asked(folder=Path("outputs/10-00-00"), program="run.py", overrides=("model=mlp", "model.label=a b"))
+ASKED = RunCommand(folder=Path("outputs/10-00-00"), program="run.py", overrides=("model=mlp", "model.label=a b"))
 QUIET = evolve(FULL, effective=())
 
 

@@ -8,7 +8,7 @@ from attrs import evolve
 
 from npucompose.results.sinking import Failure
 from npucompose.sinking import Change, GeFacts
-from npucompose.sinking.facts import Argument
+from npucompose.sinking.facts import OpArgument
 from tests.sinking.made import Asked, about, graph, number, op, own, tensor
 
 SINK = "ge.tiling_schedule_optimize"
@@ -52,7 +52,7 @@ CASES: dict[str, Asked] = {
     "sink_is_off": about(graph(READS_N, symbols={"n": "lens[0]"}, inputs=KEY[1:]), sink=False),
     "packed": about(
         graph(
-            evolve(READS_N, arguments={"lens": Argument(kind="symbols", symbols=("n",), packed=True)}),
+            evolve(READS_N, arguments={"lens": OpArgument(kind="symbols", symbols=("n",), packed=True)}),
             own("sinks", "b", "attention", lens=("n",)),
             symbols={"n": "lens[0]"},
             inputs=KEY[1:],

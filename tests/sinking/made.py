@@ -9,7 +9,7 @@ from attrs import asdict, evolve, frozen
 from npucompose.results.sinking import SinkingFacts
 from npucompose.schema.experiment import Operator
 from npucompose.sinking import FxFacts, GeFacts, OperatorTable, SinkingQuestion, shipped_table
-from npucompose.sinking.facts import Argument, Input, Op
+from npucompose.sinking.facts import Input, Op, OpArgument
 from npucompose.sinking.operators import Product
 
 TABLE = shipped_table()
@@ -46,7 +46,7 @@ def op(name: str, *reads: str, **more: Any) -> Op:
 def own(kind: str, name: str, *reads: str, **slots: str | tuple[str, ...]) -> Op:
     """`own("sinks", "a", lens=("s0",), kv="constant")`: my::sinks, called `a`, with a symbol and a constant."""
     arguments = {
-        slot: Argument(kind="symbols", symbols=given) if isinstance(given, tuple) else Argument(kind=given)  # type: ignore
+        slot: OpArgument(kind="symbols", symbols=given) if isinstance(given, tuple) else OpArgument(kind=given)  # type: ignore
         for slot, given in slots.items()
     }
     return Op(

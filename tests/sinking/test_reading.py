@@ -15,7 +15,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
 
 from npucompose.graphs.describe import op_name
-from npucompose.sinking.facts import Argument, Input, Op
+from npucompose.sinking.facts import Input, Op, OpArgument
 from npucompose.sinking.reading import argument_of, read
 
 aten = torch.ops.aten
@@ -128,11 +128,12 @@ def test_an_operator_tells_its_shapes_and_its_arguments(example: ExampleGraph) -
     first, second = example.ops()
     assert first == Op(
         name="mm_default", overload="aten.mm.default", schema="aten::mm", source=first.source,
-        arguments={"self": Argument(kind="tensor"), "mat2": Argument(kind="tensor")}, unknown_in=(s,), unknown_out=(s,),
+        arguments={"self": OpArgument(kind="tensor"), "mat2": OpArgument(kind="tensor")},
+        unknown_in=(s,), unknown_out=(s,),
     )  # fmt: skip
     assert (first.source or "").startswith("model.py:7 in forward")
     assert (second.name, second.reads, second.view, second.source) == (view.name, ("mm_default",), True, None)
-    assert second.arguments == {"self": Argument(kind="tensor"), "size": Argument(kind="constant")}
+    assert second.arguments == {"self": OpArgument(kind="tensor"), "size": OpArgument(kind="constant")}
     example.call(aten.expand.default, example.call(aten.full.default, [1], 2.0), [example.n])
     example.call(aten.sum.dim_IntList, mm, None, dtype=None)
     full, expanded, summed = example.ops()[2:]
@@ -143,8 +144,8 @@ def test_an_operator_tells_its_shapes_and_its_arguments(example: ExampleGraph) -
         (),
         (n,),
     )
-    assert expanded.arguments["size"] == Argument(kind="symbols", symbols=(n,))
-    assert summed.arguments["dim"] == summed.arguments["dtype"] == Argument(kind="nothing")
+    assert expanded.arguments["size"] == OpArgument(kind="symbols", symbols=(n,))
+    assert summed.arguments["dim"] == summed.arguments["dtype"] == OpArgument(kind="nothing")
     assert all(one.unbacked == () for one in example.ops())
 
 
@@ -156,7 +157,7 @@ def test_arithmetic_on_sizes_belongs_to_what_reads_it(example: ExampleGraph) -> 
     relu, full = example.ops()
     assert full.reads == ("relu_default",)
     assert set(full.arguments["size"].symbols) == {example.s, example.n_symbol}
-    assert full.arguments["fill_value"] == Argument(kind="constant")
+    assert full.arguments["fill_value"] == OpArgument(kind="constant")
     assert (relu.reads, full.unknown_in) == ((), ())
     assert [one.name for one in read(example.graph, "g").inputs] == ["arg0_1", "arg1_1", "arg2_1"]
 
@@ -200,7 +201,7 @@ def test_a_number_that_became_a_constant_and_an_attribute_are_constants(example:
     mm, full = example.ops()
     assert (mm.arguments["mat2"].kind, mm.arguments["self"].kind) == ("constant", "tensor")
     assert mm.reads == ()
-    assert full.arguments["size"] == Argument(kind="constant")
+    assert full.arguments["size"] == OpArgument(kind="constant")
 
 
 def test_branches_are_read_with_their_place() -> None:

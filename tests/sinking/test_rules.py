@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from npucompose.errors import ConfigError
 from npucompose.schema.experiment import Operator
 from npucompose.sinking import diagnose
-from npucompose.sinking.facts import Argument, Input, Op
+from npucompose.sinking.facts import Input, Op, OpArgument
 from npucompose.sinking.operators import uses
 from npucompose.sinking.verdicts import static_parts
 from tests.sinking.asked import asked
@@ -34,13 +34,13 @@ def test_row_4_a_subgraph_with_a_dynamic_operator() -> None:
 
 
 def test_row_5_a_slot_that_holds_a_tensor_is_a_value_that_changes() -> None:
-    padding = {"query_padding_size": Argument(kind="tensor"), "actual_seq_lengths": Argument(kind="nothing")}
+    padding = {"query_padding_size": OpArgument(kind="tensor"), "actual_seq_lengths": OpArgument(kind="nothing")}
     attention = evolve(op("fia"), schema="npu::npu_fused_infer_attention_score", arguments=padding)
     found = diagnose(QUESTION, [graph(attention)], (), TABLE)
     assert (found.path, found.ge_build) == (None, "static")  # the document's lengths are numbers
     off = diagnose(evolve(QUESTION, sink=False), [graph(attention)], (), TABLE)
     assert (off.path, off.blame[0].argument) == (None, "query_padding_size")
-    bare = evolve(attention, arguments={"actual_seq_lengths": Argument(kind="nothing")})
+    bare = evolve(attention, arguments={"actual_seq_lengths": OpArgument(kind="nothing")})
     assert diagnose(evolve(QUESTION, sink=False), [graph(bare)], (), TABLE).path is None
 
 
@@ -58,7 +58,7 @@ def test_what_becomes_of_a_value_that_changes_says_who_is_to_blame(
     sinks: bool | None, product: str | None, sink: str
 ) -> None:
     table = TABLE.with_rows({"my.op": Operator(ge="Mine", slots=("lens",), sinks=sinks, source="measured")})
-    reading = evolve(op("mine"), schema="my::op", arguments={"lens": Argument(kind="symbols", symbols=("s0",))})
+    reading = evolve(op("mine"), schema="my::op", arguments={"lens": OpArgument(kind="symbols", symbols=("s0",))})
     sinks_there = {"sinks": True, "unknown": None, "product_unknown": None}.get(sink, False)
     assert table.sinks(table.operators["my::op"], product) is sinks_there
     [use] = uses(graph(reading), evolve(QUESTION, product=product), table)

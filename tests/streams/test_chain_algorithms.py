@@ -119,8 +119,8 @@ def test_chains_are_laid_heaviest_first(
     assert laid_on(parts, shape_of(then, *weights), streams) == found
 
 
-def lane(*nodes: int, load: float = 0.0) -> chains._Lane:
-    made = chains._Lane()
+def lane(*nodes: int, load: float = 0.0) -> chains._ChainStream:
+    made = chains._ChainStream()
     if nodes:
         made.take(nodes, load)
     return made

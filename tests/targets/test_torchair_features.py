@@ -36,7 +36,7 @@ def test_a_cached_function_is_saved_and_then_loaded(packages: Packages, tmp_path
     packages.result = compiled
     folders = SimpleNamespace(cache=tmp_path, files=None)
     backend: Any = Backend(folders=folders)
-    cached = config.Cached(backend, module_of_one(), {"op": "taken apart"}, None)
+    cached = config.CachedModule(backend, module_of_one(), {"op": "taken apart"}, None)
     [(name, what, args, named)] = packages.asked
     assert (name, what, args) == ("torchair", "cache_compile", ("forward of the module",))
     assert named == {
@@ -48,18 +48,18 @@ def test_a_cached_function_is_saved_and_then_loaded(packages: Packages, tmp_path
     assert cached(3) == ((3,), {})
     assert len(backend.entered_at) == len(backend.charged) == 1
     again: Any = Backend(folders=folders, mode=NPUGRAPH_EX)
-    config.Cached(again, module_of_one(), {}, True)()
+    config.CachedModule(again, module_of_one(), {}, True)()
     assert again.cache == "loaded"
     assert (packages.asked[-1][0], packages.asked[-1][3]["dynamic"]) == ("npugraph_ex", True)
     compiled_again: Any = Backend(folders=folders, compilations=["one"])
-    config.Cached(compiled_again, module_of_one(), {}, True)()
+    config.CachedModule(compiled_again, module_of_one(), {}, True)()
     assert compiled_again.cache == "saved"
     nowhere: Any = Backend(folders=SimpleNamespace(cache=tmp_path / "empty", files=None))
     (tmp_path / "empty").mkdir()
-    config.Cached(nowhere, module_of_one(), {}, True)()
+    config.CachedModule(nowhere, module_of_one(), {}, True)()
     assert nowhere.cache == "not saved"
     with pytest.raises(ConfigError, match=r"compile\.cache=true needs a folder"):
-        config.Cached(Backend(), module_of_one(), {}, True)  # type: ignore[arg-type]
+        config.CachedModule(Backend(), module_of_one(), {}, True)  # type: ignore[arg-type]
 
 
 def test_export_is_given_the_call_and_says_where_to(packages: Packages) -> None:

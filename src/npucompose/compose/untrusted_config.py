@@ -19,14 +19,14 @@ import attrs
 from npucompose.compose.places import line_of, line_that_names
 from npucompose.compose.references import CLOSED, PLAIN, VARIABLE, Environment
 from npucompose.errors import ConfigError, listed, raise_for, shown_path, unknown
-from npucompose.input_safety import Limits, Resolvers, plain_data, read_text
+from npucompose.input_safety import InputLimits, Resolvers, plain_data, read_text
 from npucompose.results.effective import COMMAND_LINE
 from npucompose.schema.experiment import Experiment
 from npucompose.schema.sweep import Executor, Ray
 from npucompose.vendor.compiler import EVERY_LEAF, CompilerOptions
 
 MOST_BYTES = 1_000_000
-LIMITS = Limits(most_values=20_000, deepest=40, aliases=True)
+LIMITS = InputLimits(most_values=20_000, deepest=40, aliases=True)
 GLOBAL = "_global_"
 CHOICE = re.compile(r"\w[\w.+-]*")
 GROUP = re.compile(r"/?\w[\w-]*(/\w[\w-]*)*")

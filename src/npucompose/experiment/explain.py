@@ -40,7 +40,7 @@ from npucompose.vendor.compiler import implied_by
 
 if TYPE_CHECKING:
     from npucompose.compose.session import Session
-    from npucompose.passes.adapt import Written
+    from npucompose.passes.adapt import AdaptationLog
 
 ENTRY, DRY_RUN_ENTRY = "npucompose.experiment.explain:work", "npucompose.experiment.explain:dry_run_work"
 
@@ -238,10 +238,10 @@ def dry_run_work(payload: Mapping[str, Any], notify: Notify) -> dict[str, Any]:
     """The worker's side of a dry run: the passes before the rules in their stage, and the rules, which change
     nothing.
     """
-    from npucompose.passes.adapt import DryAdapt, Written
+    from npucompose.passes.adapt import AdaptationLog, DryAdapt
 
     session = _session(payload)
-    written = Written()
+    written = AdaptationLog()
     stage = next(one.stage for _, one in session.checked.passes if one.name == "adapt")
     passes: list[Any] = []
     for label, one in session.checked.passes:
@@ -254,7 +254,7 @@ def dry_run_work(payload: Mapping[str, Any], notify: Notify) -> dict[str, Any]:
     return facts_of(_dry_run(type(session)(evolve(session.checked, passes=tuple(passes))), written))
 
 
-def _dry_run(session: Any, written: Written) -> DryRun:
+def _dry_run(session: Any, written: AdaptationLog) -> DryRun:
     """Compile with the dry run in the pass's place. A compiler that is not ours may refuse what comes after it."""
     session.materialised.backend.reads_only = session.materialised.genuine is None
     refused: str | None = None

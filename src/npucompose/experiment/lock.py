@@ -5,12 +5,13 @@ It is made of the same ingredients as the keys of the store, so nothing can coun
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal, cast
 
+import attrs
 import yaml
-from attrs import frozen
+from attrs import field, frozen
 
 from airflow_free.keys import Ingredients, digest
 from airflow_free.store import write_atomically
@@ -18,7 +19,7 @@ from npucompose.errors import ConfigError
 from npucompose.experiment.orchestrator import translate_errors
 from npucompose.input_safety import load_yaml
 from npucompose.results.measured import Numerics
-from npucompose.results.record import BenchmarkFacts, GraphFacts, Report
+from npucompose.results.record import BenchmarkFacts, Expectation, GraphFacts, Report
 from npucompose.table.structure import facts_of, of_facts
 from npucompose.version import __version__
 
@@ -36,6 +37,8 @@ class Result:
     status: Literal["ok", "expect_failed", "numerics_failed"]
     numerics: Numerics | None = None
     benchmark: BenchmarkFacts | None = None
+    expectations: tuple[Expectation, ...] = ()
+    """Each `expect.x` and what came out; none where the version that wrote it kept the status alone."""
 
 
 @frozen(kw_only=True)
@@ -52,6 +55,9 @@ class Locked:
     """{module: sha256} of the rooms that decide a result, of the passes, of the model."""
     graphs: tuple[GraphFacts, ...] = ()
     result: Result
+    lacks: frozenset[str] = field(default=frozenset(), eq=False)
+    """Facts of graphs that a file does not name (`graph_0.partition`): the version that wrote it had none. Unlike null,
+    which says that there was nothing. Not written."""
 
     @staticmethod
     def from_report(ingredients: Ingredients, report: Report) -> Locked:
@@ -64,15 +70,17 @@ class Locked:
             sources=ingredients.code,
             graphs=report.graphs,
             result=Result(
-                status=cast("Any", report.status), numerics=report.numerics, benchmark=report.stages.benchmark
+                status=cast("Any", report.status),
+                numerics=report.numerics,
+                benchmark=report.stages.benchmark,
+                expectations=report.expectations,
             ),
         )
 
     def text(self) -> str:
         about = "# What was run and what came of it. `npucompose recipe verify` on another machine says what differs.\n"
-        return about + yaml.safe_dump(
-            facts_of(self), sort_keys=False, allow_unicode=True, width=120, default_flow_style=None
-        )
+        written = {name: value for name, value in facts_of(self).items() if name != "lacks"}
+        return about + yaml.safe_dump(written, sort_keys=False, allow_unicode=True, width=120, default_flow_style=None)
 
     def write(self, folder: Path) -> Path:
         path = folder / FILE_NAME
@@ -92,9 +100,10 @@ def read(place: Path) -> Locked:
             "`npucompose recipe lock` writes a recipe."
         )
     try:
-        locked = of_facts(Locked, data, where=str(path))
+        locked = of_facts(Locked, {name: value for name, value in data.items() if name != "lacks"}, where=str(path))
     except ConfigError as error:
         raise ConfigError(*(f"{path}: {problem}" for problem in error.problems)) from error
+    locked = attrs.evolve(locked, lacks=frozenset(_lacking(data, locked)))
     named = sorted(EXCLUDED.intersection(locked.experiment))
     if named:
         raise ConfigError(f"{path}: experiment.{named[0]} is not a recipe's to say.")
@@ -106,6 +115,20 @@ def read(place: Path) -> Locked:
             "npucompose recipe lock …"
         )
     return locked
+
+
+def _lacking(data: Mapping[str, Any], locked: Locked) -> Iterator[str]:
+    for written, graph in zip(data.get("graphs", ()), locked.graphs, strict=True):
+        yield from _absent(written, facts_of(graph), graph.id)
+
+
+def _absent(written: Any, whole: Mapping[str, Any], at: str) -> Iterator[str]:
+    """Paths of `whole` that `written` has no key for; what it names is looked into."""
+    for name, value in whole.items():
+        if name not in written:
+            yield f"{at}.{name}"
+        elif isinstance(value, Mapping):
+            yield from _absent(written[name], cast("Mapping[str, Any]", value), f"{at}.{name}")
 
 
 def _written_by(data: Any) -> str:

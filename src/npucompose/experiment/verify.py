@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import argparse
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,7 @@ from npucompose.table.structure import facts_of
 from npucompose.vendor.option_specs import shown
 from npucompose.version import __version__
 
-DECIDING = ("configuration", "graphs", "numerics", "speedup")
+DECIDING = ("configuration", "graphs", "numerics", "speedup", "expectations")
 """What has to agree. Another machine has another device and may have other versions: those are told."""
 ORIGIN = "recipe.lock.yaml"
 ORDER = "(order)"
@@ -122,11 +122,16 @@ def compared(locked: Locked, here: Locked, *, tolerance: float) -> LockVerdict:
         for part, then, now in ((part, there[part], here_now[part]) for part in there)
         for name in dict.fromkeys([*then, *now])
         if then.get(name) != now.get(name) and not _said_by_others(name, then, now)
-        if not (part == "graphs" and _unknown_then(name, then))
+        if not (part == "graphs" and _lies_in(name, locked.lacks))
     ]
     return LockVerdict(
         compared={part: len(values) for part, values in there.items()},
-        differences=(*differences, *_numerics(locked, here), *_speedup(locked, here, tolerance)),
+        differences=(
+            *differences,
+            *_numerics(locked, here),
+            *_speedup(locked, here, tolerance),
+            *_expectations(locked, here),
+        ),
     )
 
 
@@ -161,11 +166,14 @@ def _said_by_others(name: str, then: Mapping[str, Any], now: Mapping[str, Any]) 
     return name.endswith(ORDER) or (value == {} and any(other.startswith(f"{name}.") for other in (*then, *now)))
 
 
-def _unknown_then(name: str, then: Mapping[str, Any]) -> bool:
-    """Whether `graph_0.partition.segments` lies in what the recipe leaves open: the version that wrote it had no such
-    fact, and `graph_0.partition` is null."""
-    words = name.split(".")
-    return any(then.get(at, then) is None for at in (".".join(words[:end]) for end in range(1, len(words) + 1)))
+def _lies_in(name: str, facts: Collection[str]) -> bool:
+    """`graph_0.partition.segments` lies in `graph_0.partition`."""
+    return any(name == fact or name.startswith(f"{fact}.") for fact in facts)
+
+
+def unjudged(locked: Locked, here: Locked) -> dict[str, Any]:
+    """{fact of a graph: what it is here} of what the version that wrote the recipe did not know yet."""
+    return {name: value for name, value in _parts(here)["graphs"].items() if _lies_in(name, locked.lacks)}
 
 
 def _numerics(locked: Locked, here: Locked) -> Iterator[LockDifference]:
@@ -183,6 +191,19 @@ def _speedup(locked: Locked, here: Locked, tolerance: float) -> Iterator[LockDif
         found = now.get(name)
         if found is None or found < value * (1 - tolerance):
             yield LockDifference(part="speedup", field=name, locked=value, here=found)
+
+
+def _expectations(locked: Locked, here: Locked) -> Iterator[LockDifference]:
+    """An expectation that held there and does not here; what this run could not find out does not hold."""
+    missed_there = {one.name for one in locked.result.expectations if not one.held}
+    if here.result.status == "expect_failed" and not here.result.expectations and locked.result.status == "ok":
+        yield LockDifference(part="expectations", field="status", locked="ok", here="expect_failed")
+    if locked.result.status == "expect_failed" and not locked.result.expectations:
+        return  # which ones held there, nobody wrote down
+    for one in here.result.expectations:
+        if not one.held and one.name not in missed_there:
+            got = f"{_short(one.got)}, wanted {_short(one.wanted)}"
+            yield LockDifference(part="expectations", field=one.name, locked="held", here=got)
 
 
 def _short(value: Any) -> str:
@@ -229,6 +250,18 @@ def _equal(numerics: Numerics) -> str:
     return "within its tolerance" if numerics.passed else "no"
 
 
+def _without_a_count(locked: Locked) -> Iterator[tuple[str, str]]:
+    """(part, what is said where nothing differs) of the result."""
+    absent = "not in the recipe"
+    asked = locked.result.expectations or any(v is not None for v in (locked.experiment.get("expect") or {}).values())
+    yield "numerics", "hold" if locked.result.numerics else absent
+    yield "speedup", "holds" if locked.result.benchmark else absent
+    yield (
+        "expectations",
+        ("as in the recipe" if locked.result.status == "expect_failed" else "hold") if asked else absent,
+    )
+
+
 def judged(verdict: LockVerdict, locked: Locked, here: Locked, newer: Mapping[str, Any] | None = None) -> str:
     """Each part with how many values were compared, each difference on a line of its own, the verdict last.
 
@@ -236,8 +269,7 @@ def judged(verdict: LockVerdict, locked: Locked, here: Locked, newer: Mapping[st
     """
     lines: list[str] = []
     agreeing = {part: f"the same ({count} values)" for part, count in verdict.compared.items()}
-    agreeing["numerics"] = "hold" if locked.result.numerics else "not in the recipe"
-    agreeing["speedup"] = "holds" if locked.result.benchmark else "not in the recipe"
+    agreeing |= dict(_without_a_count(locked))
     for part, words in agreeing.items():
         own = [d for d in verdict.differences if d.part == part]
         differ = f"{len(own)} of {verdict.compared[part]} differ" if part in verdict.compared else "differ"
@@ -245,6 +277,9 @@ def judged(verdict: LockVerdict, locked: Locked, here: Locked, newer: Mapping[st
     if newer:
         lines += [f"newer than the recipe: {counted(len(newer), 'option')}, at the default of this version"]
         lines += [f"  {name}={_short(value)}" for name, value in newer.items()]
+    if facts := unjudged(locked, here):
+        lines += [f"not judged: {counted(len(facts), 'fact')} that the version of the recipe did not know"]
+        lines += [f"  {name}={_short(value)}" for name, value in facts.items()]
     others = sorted({d.part for d in verdict.differences if d.part not in DECIDING})
     also = f" (and {', '.join(others)} differ)" if others else ""
     lines.append(f"the recipe {'holds' if verdict.holds else 'does not hold'} here{also}: {here.result.status}")

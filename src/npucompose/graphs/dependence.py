@@ -237,14 +237,14 @@ def allocations(graph: fx.Graph, needed: Dependence) -> list[Allocation]:
 
     A wait for a tensor does not hold it: TorchAir puts a record in its place.
     """
-    walk = _Walk(needed)
+    walk = _DependenceWalk(needed)
     for node in graph.nodes:
         if control(node) is None:
             walk.node(node)
     return walk.pieces
 
 
-class _Walk:
+class _DependenceWalk:
     def __init__(self, needed: Dependence) -> None:
         self.aliases, self.kernels = needed.aliases, frozenset(needed.kernels)
         self.awaited = needed.awaited

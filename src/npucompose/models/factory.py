@@ -26,7 +26,7 @@ SEED = "seed"
 
 
 @frozen
-class Written:
+class CodeDefault:
     """A default that is no plain value, as its file has it: `torch.float32`."""
 
     text: str
@@ -139,7 +139,7 @@ def _value(written: ast.expr) -> Any:
     try:
         return ast.literal_eval(written)
     except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
-        return Written(ast.unparse(written))
+        return CodeDefault(ast.unparse(written))
 
 
 def _near(file: str) -> str:

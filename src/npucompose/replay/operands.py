@@ -125,7 +125,7 @@ def _pointwise_out(op: OpOverload) -> int | None:
 
 
 @frozen(kw_only=True, cache_hash=True)
-class Layout:
+class StorageLayout:
     """How a tensor lies over a storage: `layout_of(t).over(t.untyped_storage())` is `t` again, without its history."""
 
     dtype: torch.dtype
@@ -143,8 +143,8 @@ class Layout:
             bare = torch.conj(bare)
         return bare._neg_view() if self.neg else bare
 
-    def moved(self, elements: int) -> Layout:
-        return Layout(
+    def moved(self, elements: int) -> StorageLayout:
+        return StorageLayout(
             dtype=self.dtype,
             shape=self.shape,
             stride=self.stride,
@@ -153,10 +153,10 @@ class Layout:
             neg=self.neg,
         )
 
-    def collapsed(self) -> Layout:
+    def collapsed(self) -> StorageLayout:
         """One element along each expanded (stride 0) dimension: the same memory, each element once."""
         shape = tuple(1 if step == 0 else size for size, step in zip(self.shape, self.stride, strict=True))
-        return Layout(
+        return StorageLayout(
             dtype=self.dtype, shape=shape, stride=self.stride, offset=self.offset, conj=self.conj, neg=self.neg
         )
 
@@ -185,7 +185,7 @@ class Layout:
         return name if self.stride == _row_major(self.shape) else f"{name}{{{','.join(map(str, self.stride))}}}"
 
 
-def layout_of(tensor: torch.Tensor) -> Layout:
+def layout_of(tensor: torch.Tensor) -> StorageLayout:
     """How it lies over its storage."""
     offset = tensor.storage_offset()
     return _layout(tensor.dtype, tensor.shape, tensor.stride(), offset, tensor.is_conj(), tensor.is_neg())
@@ -194,9 +194,9 @@ def layout_of(tensor: torch.Tensor) -> Layout:
 @functools.lru_cache(maxsize=4096)
 def _layout(
     dtype: torch.dtype, shape: tuple[int, ...], stride: tuple[int, ...], offset: int, conj: bool, neg: bool
-) -> Layout:
+) -> StorageLayout:
     """One object for equal layouts: a model has thousands of tensors of few layouts, and a capture compares them."""
-    return Layout(dtype=dtype, shape=tuple(shape), stride=tuple(stride), offset=offset, conj=conj, neg=neg)
+    return StorageLayout(dtype=dtype, shape=tuple(shape), stride=tuple(stride), offset=offset, conj=conj, neg=neg)
 
 
 def _row_major(shape: Sequence[int]) -> tuple[int, ...]:
@@ -235,12 +235,12 @@ def alias_of(tensor: torch.Tensor) -> torch.Tensor:
     return layout_of(tensor).over(storage)
 
 
-def relative(tensor: torch.Tensor, begin: torch.Tensor) -> Layout:
+def relative(tensor: torch.Tensor, begin: torch.Tensor) -> StorageLayout:
     """The layout of `tensor`, its offset counted from the first element of `begin`, which shares its storage."""
     return layout_of(tensor).moved(-_begin(begin, tensor.dtype))
 
 
-def laid_over(tensor: torch.Tensor, layout: Layout) -> torch.Tensor:
+def laid_over(tensor: torch.Tensor, layout: StorageLayout) -> torch.Tensor:
     """The inverse of `relative`, without autograd history: `laid_over(x, relative(x.t(), x))` is `x.t()`."""
     given = tensor.detach()
     lazy = layout.conj or layout.neg or given.is_conj() or given.is_neg()

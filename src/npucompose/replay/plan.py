@@ -18,7 +18,7 @@ from attrs import Factory, define, field, frozen
 from torch._ops import OpOverload
 
 from npucompose.machine import usable_cores
-from npucompose.replay.operands import Layout, span_of, traits_of
+from npucompose.replay.operands import StorageLayout, span_of, traits_of
 from npucompose.schema.streams import DEFAULT_STREAM
 from npucompose.streams.events import fewest_events
 
@@ -48,11 +48,11 @@ class Root:
 
 
 @frozen(eq=False)
-class Slot:
+class PlanSlot:
     """A tensor whose place is fixed: kernels read it and write it there on every replay."""
 
     root: Root
-    layout: Layout
+    layout: StorageLayout
 
 
 @frozen
@@ -78,18 +78,18 @@ class Step:
     stream: str = DEFAULT_STREAM
     after: tuple[Step, ...] = ()
     """Steps that the graph wants done before, beside those whose memory this one touches."""
-    reads: tuple[Slot | Register, ...] = ()
+    reads: tuple[PlanSlot | Register, ...] = ()
     """Beside `args`, of a step that waits for a collective: what that one reads until then."""
-    operands: tuple[Slot | Register, ...] = field(
+    operands: tuple[PlanSlot | Register, ...] = field(
         init=False, default=Factory(lambda step: (*leaves(step.args), *step.reads), takes_self=True)
     )
     """What `args` and `reads` touch."""
-    made: tuple[Slot | Register, ...] = field(
+    made: tuple[PlanSlot | Register, ...] = field(
         init=False, default=Factory(lambda step: tuple(leaves(step.results)) if step.results else (), takes_self=True)
     )
     """What `results` fill."""
 
-    def touched(self) -> Iterator[tuple[Slot | Register, bool]]:
+    def touched(self) -> Iterator[tuple[PlanSlot | Register, bool]]:
         """(operand or result, whether it is written)."""
         written = traits_of(self.op).written
         for position, value in enumerate(self.args):
@@ -106,7 +106,7 @@ class UnsupportedStep(Exception):
 class Buffer:
     """An output in a static buffer (or a fresh copy of it)."""
 
-    slot: Slot
+    slot: PlanSlot
 
 
 @frozen(kw_only=True)
@@ -121,7 +121,7 @@ class ViewOfInput:
     """An output that shares memory with an input: a view of the caller's tensor; offset from the input's begin."""
 
     index: int
-    layout: Layout
+    layout: StorageLayout
 
 
 @frozen(kw_only=True, eq=False)
@@ -160,25 +160,25 @@ class Plan:
     thread_sensitive: str = ""
     """The first operator that gives other bits on one thread; looked at only where streams are asked for."""
 
-    def root_of(self, operand: Slot | Register) -> Root:
-        return operand.root if isinstance(operand, Slot) else self.register_roots[operand.number]
+    def root_of(self, operand: PlanSlot | Register) -> Root:
+        return operand.root if isinstance(operand, PlanSlot) else self.register_roots[operand.number]
 
     @property
     def streams(self) -> tuple[str, ...]:
         """The streams of the steps, in order of appearance, the default one first."""
         return tuple(dict.fromkeys((DEFAULT_STREAM, *(step.stream for step in self.steps))))
 
-    def slots(self) -> list[Slot]:
-        found = dict.fromkeys(o for step in self.steps for o in step.operands if isinstance(o, Slot))
+    def slots(self) -> list[PlanSlot]:
+        found = dict.fromkeys(o for step in self.steps for o in step.operands if isinstance(o, PlanSlot))
         found |= dict.fromkeys(output.slot for output in self.outputs if isinstance(output, Buffer))
         return list(found)
 
 
-def leaves(parts: Iterable[Any]) -> list[Slot | Register]:
+def leaves(parts: Iterable[Any]) -> list[PlanSlot | Register]:
     """The slots and registers among `parts`, and in the lists and tuples among them."""
-    found: list[Slot | Register] = []
+    found: list[PlanSlot | Register] = []
     for part in parts:
-        if isinstance(part, (Slot, Register)):
+        if isinstance(part, (PlanSlot, Register)):
             found.append(part)
         elif isinstance(part, (tuple, list)):
             found += leaves(part)
@@ -190,7 +190,7 @@ def lifetimes(steps: Sequence[Step], register_roots: dict[int, Root]) -> list[Ro
     used: list[Root] = []
     for position, step in enumerate(steps):
         for operand in (*step.operands, *step.made):
-            root = operand.root if isinstance(operand, Slot) else register_roots[operand.number]
+            root = operand.root if isinstance(operand, PlanSlot) else register_roots[operand.number]
             if root.first < 0:
                 used.append(root)
                 root.first = position
@@ -233,8 +233,8 @@ def lent_inputs(steps: Sequence[Step]) -> list[frozenset[int]]:
     return lent
 
 
-def _is_input(operand: Slot | Register) -> TypeGuard[Slot]:
-    return isinstance(operand, Slot) and operand.root.kind == "input"
+def _is_input(operand: PlanSlot | Register) -> TypeGuard[PlanSlot]:
+    return isinstance(operand, PlanSlot) and operand.root.kind == "input"
 
 
 # -- the steps on several threads

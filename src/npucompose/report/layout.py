@@ -26,7 +26,7 @@ ASPECT = 1.6
 
 
 @frozen(kw_only=True)
-class Layout:
+class GraphLayout:
     """The upper left corner of each node, in pixels at scale 1; nodes are NODE_WIDTH wide and NODE_HEIGHT high."""
 
     at: tuple[tuple[int, int], ...]
@@ -34,10 +34,10 @@ class Layout:
     height: int
 
 
-def layout(inputs: Inputs, events: Sequence[tuple[int, int]] = ()) -> Layout:
+def layout(inputs: Inputs, events: Sequence[tuple[int, int]] = ()) -> GraphLayout:
     """`inputs[n]` are the nodes that n reads, all of them before n; an event puts its waiter below its recorder."""
     if not inputs:
-        return Layout(at=(), width=NODE_WIDTH, height=NODE_HEIGHT)
+        return GraphLayout(at=(), width=NODE_WIDTH, height=NODE_HEIGHT)
     rows = _rows(_layers(inputs, events))
     return _folded(rows, _across(rows, inputs))
 
@@ -120,7 +120,7 @@ def spread(wanted: Sequence[float]) -> list[float]:
     return places
 
 
-def _folded(rows: Sequence[Sequence[int]], across: Sequence[float]) -> Layout:
+def _folded(rows: Sequence[Sequence[int]], across: Sequence[float]) -> GraphLayout:
     """As the columns of a newspaper, so that a long graph is seen as a whole."""
     columns = max(1, round(math.sqrt(ASPECT * len(rows) * DOWN / (ACROSS + BETWEEN_COLUMNS))))
     made = _in_columns(rows, across, columns)
@@ -128,7 +128,7 @@ def _folded(rows: Sequence[Sequence[int]], across: Sequence[float]) -> Layout:
     return made if fewer >= 1 or columns == 1 else _in_columns(rows, across, max(1, round(columns * fewer)))
 
 
-def _in_columns(rows: Sequence[Sequence[int]], across: Sequence[float], columns: int) -> Layout:
+def _in_columns(rows: Sequence[Sequence[int]], across: Sequence[float], columns: int) -> GraphLayout:
     tall = math.ceil(len(rows) / columns)
     at: list[tuple[int, int]] = [(0, 0)] * len(across)
     left = 0
@@ -140,4 +140,4 @@ def _in_columns(rows: Sequence[Sequence[int]], across: Sequence[float], columns:
             for node in row:
                 at[node] = (left + round((across[node] - lowest) * ACROSS), place * DOWN)
         left += round((highest - lowest) * ACROSS) + NODE_WIDTH + BETWEEN_COLUMNS
-    return Layout(at=tuple(at), width=left - BETWEEN_COLUMNS, height=(tall - 1) * DOWN + NODE_HEIGHT)
+    return GraphLayout(at=tuple(at), width=left - BETWEEN_COLUMNS, height=(tall - 1) * DOWN + NODE_HEIGHT)

@@ -37,7 +37,7 @@ ON_ONE_STREAM = " on one stream"
 
 
 @frozen(kw_only=True)
-class Row:
+class TimelineRow:
     """A lane: its name, how long it takes as a whole (in its first lane), and what it is made of."""
 
     name: str
@@ -72,7 +72,7 @@ def overview(report: Report, timelines: Timelines) -> Drawing | None:
     }
 
 
-def _words(calls: Sequence[Row], graph: str, plan: Timeline | None, report: Report) -> str:
+def _words(calls: Sequence[TimelineRow], graph: str, plan: Timeline | None, report: Report) -> str:
     parts = ["whole calls (medians)"] if calls else []
     if plan is not None:
         events = f"; {as_count(len(plan.events), 'event')} as arrows, waits as thin bars" if plan.events else ""
@@ -82,11 +82,11 @@ def _words(calls: Sequence[Row], graph: str, plan: Timeline | None, report: Repo
     return " and ".join(parts)
 
 
-def _calls(times: BenchmarkFacts | None) -> list[Row]:
+def _calls(times: BenchmarkFacts | None) -> list[TimelineRow]:
     if times is None:
         return []
     found = {**{name: one.p50_us for name, one in times.baselines.items()}, times.candidate: times.p50_us}
-    return [Row(name=name, us=found[name]) for name in ("eager", "compiled", "replay") if name in found]
+    return [TimelineRow(name=name, us=found[name]) for name in ("eager", "compiled", "replay") if name in found]
 
 
 def _heaviest(timelines: Timelines) -> tuple[str, Timeline | None, Timeline | None]:
@@ -109,25 +109,25 @@ def _end(line: Timeline | None) -> float:
     return max(line.end_us) if line is not None else 0.0
 
 
-def _alone(report: Report, alone: Timeline | None, graphs: int) -> Iterator[Row]:
+def _alone(report: Report, alone: Timeline | None, graphs: int) -> Iterator[TimelineRow]:
     """Kernel by kernel; as one predicted figure where a run left no more than that, and has one graph."""
     if alone is not None:
-        yield Row(name="one stream", us=_end(alone), kernels=alone, stream=DEFAULT_STREAM)
+        yield TimelineRow(name="one stream", us=_end(alone), kernels=alone, stream=DEFAULT_STREAM)
     elif report.streams is not None and report.streams.serial_us is not None and graphs == 1:
-        yield Row(name="one stream", us=report.streams.serial_us)
+        yield TimelineRow(name="one stream", us=report.streams.serial_us)
 
 
 def _streams(plan: Timeline) -> list[str]:
     return list(dict.fromkeys(sorted(plan.streams, key=lambda stream: stream != DEFAULT_STREAM)))
 
 
-def _lanes(plan: Timeline) -> Iterator[Row]:
+def _lanes(plan: Timeline) -> Iterator[TimelineRow]:
     for number, stream in enumerate(_streams(plan)):
         name = "plan" if number == 0 else stream
-        yield Row(name=name, us=None if number else _end(plan), kernels=plan, stream=stream)
+        yield TimelineRow(name=name, us=None if number else _end(plan), kernels=plan, stream=stream)
 
 
-def _drawn(number: int, row: Row, scale: Axis) -> Drawing:
+def _drawn(number: int, row: TimelineRow, scale: Axis) -> Drawing:
     top, boxes, waits = number * HEIGHT, [], []
     if row.kernels is None:
         assert row.us is not None
@@ -150,7 +150,7 @@ def _box(top: float, start: float, end: float, scale: Axis, kind: str, words: st
     return left, top + 6, width, HEIGHT - 12, kind, words
 
 
-def _kernels(row: Row, top: float, scale: Axis) -> Iterator[Box]:
+def _kernels(row: TimelineRow, top: float, scale: Axis) -> Iterator[Box]:
     assert row.kernels is not None
     colour = f"kernel c{_streams(row.kernels).index(row.stream) % 6}"
     for name, start, end in lane_spans(row.kernels, row.stream, scale):
@@ -159,7 +159,7 @@ def _kernels(row: Row, top: float, scale: Axis) -> Iterator[Box]:
             yield _box(top, start, end, scale, colour, words)
 
 
-def _waits(row: Row, top: float, scale: Axis) -> Iterator[Box]:
+def _waits(row: TimelineRow, top: float, scale: Axis) -> Iterator[Box]:
     """From the end of the kernel before, or the beginning, until a kernel that waits for an event starts; a pixel
     and more."""
     assert row.kernels is not None

@@ -31,12 +31,12 @@ from npucompose.results.record import Report, StreamFacts
 SEARCHABLE = "passes=stream_plan"
 MOST_NOTES = 2
 """Options without effect that are named with the reason."""
-COPIED = ("report", "log", "next")
+COPIED = ("profile", "report", "log", "next")
 """Lines that are never broken, so that they can be copied; into a pipe or a file none is."""
 
 
 @frozen(kw_only=True)
-class Asked:
+class RunCommand:
     """The command that made the run: where its folder is, and what may be typed again."""
 
     folder: Path = Path()
@@ -52,7 +52,7 @@ class Asked:
         return f"python {self.program}" if self.program.endswith(".py") else self.program
 
 
-def render(report: Report, console: Console, asked: Asked) -> None:
+def render(report: Report, console: Console, asked: RunCommand) -> None:
     """Print the lines, broken at a terminal's width; colours only there."""
     for label, text in rows("summary.txt", report=report, **_words(report, asked)):
         if label in COPIED or not console.is_terminal:
@@ -65,7 +65,7 @@ def render(report: Report, console: Console, asked: Asked) -> None:
         console.print(line)
 
 
-def _words(report: Report, asked: Asked) -> dict[str, object]:
+def _words(report: Report, asked: RunCommand) -> dict[str, object]:
     return {
         "title": " · ".join(_title(report)),
         "streams_line": "" if report.streams is None or words.is_wrong(report) else stream_line(report.streams),
@@ -120,7 +120,7 @@ def attention(report: Report) -> Iterator[str]:
         yield f"{len(idle)} options have no effect here: {names} and {len(idle) - MOST_NOTES} more"
 
 
-def next_command(report: Report, asked: Asked) -> str:
+def next_command(report: Report, asked: RunCommand) -> str:
     """What to type next: what finds the cause where something is wrong, else what shows or gains more."""
     full = f"npucompose report --full {shlex.quote(str(asked.folder))}"
     if report.status == "numerics_failed":

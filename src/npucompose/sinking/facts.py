@@ -28,7 +28,7 @@ class Input:
 
 
 @frozen(kw_only=True)
-class Argument:
+class OpArgument:
     """What an operator was given for one argument of its schema."""
 
     kind: ArgumentKind
@@ -48,7 +48,7 @@ class Op:
     schema: str
     """`aten::view`."""
     source: str | None = None
-    arguments: Mapping[str, Argument] = field(factory=dict[str, Argument])
+    arguments: Mapping[str, OpArgument] = field(factory=dict[str, OpArgument])
     reads: tuple[str, ...] = ()
     """Names of the operators whose results it reads."""
     unknown_in: tuple[str, ...] = ()

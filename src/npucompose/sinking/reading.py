@@ -14,7 +14,7 @@ from npucompose.errors import traced_line
 from npucompose.graphs.describe import op_name, places
 from npucompose.graphs.effects import control, nodes_in, tensors_in
 from npucompose.graphs.matching import arguments_of
-from npucompose.sinking.facts import Argument, FxFacts, Input, Op
+from npucompose.sinking.facts import FxFacts, Input, Op, OpArgument
 
 VIEWS = frozenset(
     f"aten::{name}"
@@ -107,21 +107,21 @@ def _computed(node: fx.Node) -> Iterator[str]:
             yield from (before.name,) if control(before) is None and _computes(before) else _computed(before)
 
 
-def _arguments(node: fx.Node) -> dict[str, Argument]:
+def _arguments(node: fx.Node) -> dict[str, OpArgument]:
     if not isinstance(node.target, torch._ops.OpOverload):
         return {}
     return {name: _argument(value) for name, value in arguments_of(node, defaults=False).items()}
 
 
-def _argument(value: Any) -> Argument:
+def _argument(value: Any) -> OpArgument:
     nodes = list(nodes_in(value))
     if value is None:
-        return Argument(kind="nothing")
+        return OpArgument(kind="nothing")
     numbers = [found for node in nodes if isinstance(found := node.meta.get("val"), _SYMBOLIC)]
     if any(_symbols([number]) for number in numbers):
-        return Argument(kind="symbols", symbols=_symbols(numbers), packed=_packed(value))
+        return OpArgument(kind="symbols", symbols=_symbols(numbers), packed=_packed(value))
     constant = bool(numbers) or all(node.op == "get_attr" for node in nodes)
-    return Argument(kind="constant" if constant else "tensor")
+    return OpArgument(kind="constant" if constant else "tensor")
 
 
 def _packed(value: Any) -> bool:

@@ -56,7 +56,7 @@ def footprint(
 
     Three kernels in a row that make 64 bytes each, on one stream: 128. Two on two streams, read by a third: 128.
     """
-    found = _Walk(order, streams, events, lives, apart, [inf]).run()
+    found = _MemoryWalk(order, streams, events, lives, apart, [inf]).run()
     assert found is not None, "without a budget nothing is over it"
     return found
 
@@ -77,15 +77,15 @@ def serialised(
     first: they are done first.
     """
     if not apart:
-        return _Walk(order, streams, events, lives, apart, [budget]).run()
-    pools = _Walk(order, streams, events, lives, apart, [inf])
+        return _MemoryWalk(order, streams, events, lives, apart, [budget]).run()
+    pools = _MemoryWalk(order, streams, events, lives, apart, [inf])
     whole = pools.run()
     assert whole is not None, "without a budget nothing is over it"
     share = budget / whole.nbytes if whole.nbytes else inf
-    return _Walk(order, streams, events, lives, apart, [peak * share for peak in pools.peaks]).run()
+    return _MemoryWalk(order, streams, events, lives, apart, [peak * share for peak in pools.peaks]).run()
 
 
-class _Walk:
+class _MemoryWalk:
     """Once through the kernels in order; each stream knows how far every other one is, and what may be alive."""
 
     def __init__(

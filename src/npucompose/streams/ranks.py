@@ -27,7 +27,7 @@ SHOWN = 6
 
 
 @frozen(kw_only=True)
-class Call:
+class CollectiveCall:
     """A collective of one rank, or a wait for some of them (`group` is '')."""
 
     name: str
@@ -46,7 +46,7 @@ class Call:
 class RankOrder:
     """The calls of one rank, each after those of `after`; as text for the other ranks, or for a file."""
 
-    calls: tuple[Call, ...] = ()
+    calls: tuple[CollectiveCall, ...] = ()
 
     @classmethod
     def from_graph(cls, graph: fx.Graph, program: Sequence[fx.Node]) -> RankOrder:
@@ -54,14 +54,16 @@ class RankOrder:
         needed = Dependence.from_graph(graph)
         number = _numbers(program)
         last: dict[fx.Node, tuple[str, ...]] = {}
-        calls: list[Call] = []
+        calls: list[CollectiveCall] = []
         for kernel, before in issued_before(graph, needed.kernels).items():
             after = tuple(dict.fromkeys(name for first in before for name in last[first]))
             awaits = tuple(one.name for one in needed.awaited.get(kernel, ()))
             if is_collective(kernel):
-                calls.append(Call(name=kernel.name, group=group_of(kernel), what=_what(kernel, number), after=after))
+                calls.append(
+                    CollectiveCall(name=kernel.name, group=group_of(kernel), what=_what(kernel, number), after=after)
+                )
             elif awaits:
-                calls.append(Call(name=kernel.name, after=after, awaits=awaits))
+                calls.append(CollectiveCall(name=kernel.name, after=after, awaits=awaits))
             last[kernel] = (kernel.name,) if awaits or is_collective(kernel) else after
         return cls(calls=tuple(calls))
 
@@ -70,7 +72,8 @@ class RankOrder:
         calls = json.loads(text)
         return cls(
             calls=tuple(
-                Call(**{**call, "after": tuple(call["after"]), "awaits": tuple(call["awaits"])}) for call in calls
+                CollectiveCall(**{**call, "after": tuple(call["after"]), "awaits": tuple(call["awaits"])})
+                for call in calls
             )
         )
 
@@ -79,9 +82,9 @@ class RankOrder:
         return json.dumps([attrs.asdict(call) for call in self.calls])
 
     @property
-    def groups(self) -> Mapping[str, Sequence[Call]]:
+    def groups(self) -> Mapping[str, Sequence[CollectiveCall]]:
         """The collectives of each process group, in the order in which they are issued."""
-        found: dict[str, list[Call]] = {}
+        found: dict[str, list[CollectiveCall]] = {}
         for call in self.calls:
             if call.group:
                 found.setdefault(call.group, []).append(call)
@@ -134,7 +137,7 @@ def check(orders: Mapping[int, RankOrder]) -> None:
         raise PlanError("rank_deadlock", f"The ranks would wait for each other for ever: {' -> '.join(circle)}.")
 
 
-def _same(group: str, one: tuple[int, Sequence[Call]], other: tuple[int, Sequence[Call]]) -> None:
+def _same(group: str, one: tuple[int, Sequence[CollectiveCall]], other: tuple[int, Sequence[CollectiveCall]]) -> None:
     (first, mine), (second, theirs) = one, other
     pairs = zip(mine, theirs, strict=False)
     at = next((n for n, (a, b) in enumerate(pairs) if a.what != b.what), min(len(mine), len(theirs)))
@@ -148,7 +151,7 @@ def _same(group: str, one: tuple[int, Sequence[Call]], other: tuple[int, Sequenc
     )
 
 
-def _shown(calls: Sequence[Call], at: int) -> str:
+def _shown(calls: Sequence[CollectiveCall], at: int) -> str:
     begin = max(at - 1, 0)
     shown = [f"{call.name} = {call.what}" for call in calls[begin : begin + SHOWN]]
     return ", ".join(["…"] * (begin > 0) + shown + ["…"] * (begin + SHOWN < len(calls))) or "none"

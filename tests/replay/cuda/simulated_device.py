@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
-from npucompose.targets.npu_offline.simulator.recorder import WAITS_FOR_HOST, Call, tensors
+from npucompose.targets.npu_offline.simulator.recorder import WAITS_FOR_HOST, RecordedCall, tensors
 
 CPU = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)
 
@@ -42,7 +42,7 @@ class Graph(TorchDispatchMode):
     def __init__(self, device: SimulatedDevice) -> None:
         super().__init__()
         self.device = device
-        self.calls: list[Call] = []
+        self.calls: list[RecordedCall] = []
         self._before: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
         """{address: (bytes that were there before the capture, what they were)}"""
         self._made: set[int] = set()
@@ -62,7 +62,7 @@ class Graph(TorchDispatchMode):
                     self._before[storage.data_ptr()] = whole, whole.clone()
         out = func(*args, **kwargs)
         self._made |= {tensor.untyped_storage().data_ptr() for tensor in tensors(out)} - set(self._before)
-        self.calls.append(Call(func=func, args=args, kwargs=kwargs, out=out, stream=0))
+        self.calls.append(RecordedCall(func=func, args=args, kwargs=kwargs, out=out, stream=0))
         return out
 
     def undo(self) -> None:

@@ -10,7 +10,7 @@ from torch import fx
 from npucompose.replay import plan as plan_module
 from npucompose.replay.captured_graph import CapturedGraph
 from npucompose.replay.executor import build
-from npucompose.replay.plan import Plan, Register, Slot, Threads, Workers
+from npucompose.replay.plan import Plan, PlanSlot, Register, Threads, Workers
 from npucompose.schema.streams import Streams
 from npucompose.streams import apply
 from tests.sample_graphs import CAN, bits, some_inputs
@@ -36,11 +36,11 @@ def touched(captured: CapturedGraph) -> list[list[Piece]]:
     for step in captured.plan.steps:
         own: list[Piece] = []
         for operand, writes in step.touched():
-            if isinstance(operand, Slot) and id(operand) in lies:
+            if isinstance(operand, PlanSlot) and id(operand) in lies:
                 low, high = operand.layout.span()
                 base = lies[id(operand)].untyped_storage().data_ptr()
                 own.append((base + low, base + high, writes))
-            elif isinstance(operand, (Slot, Register)):
+            elif isinstance(operand, (PlanSlot, Register)):
                 root = id(captured.plan.root_of(operand))
                 own.append((-root, -root + 1, writes))
         pieces.append(own)

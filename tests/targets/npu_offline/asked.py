@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from npucompose.targets.npu_offline.simulator.device import Device
+from npucompose.targets.npu_offline.simulator.device import SimulatedDevice
 from npucompose.targets.npu_offline.simulator.recorder import Order
 
 
 @contextmanager
-def on_stream(device: Device, stream: int) -> Iterator[None]:
+def on_stream(device: SimulatedDevice, stream: int) -> Iterator[None]:
     """The stream with this number is the current one."""
     device.enter(stream)
     try:

@@ -19,7 +19,7 @@ import npucompose
 from npucompose.errors import CompileError
 from npucompose.targets.npu_offline import wheel
 from npucompose.targets.npu_offline.simulator import install
-from npucompose.targets.npu_offline.simulator.device import Recording
+from npucompose.targets.npu_offline.simulator.device import SimulatedGraph
 from tests.targets.npu_offline.asked import happens_before
 
 
@@ -52,7 +52,7 @@ class Fork(torch.nn.Module):
         return p + q
 
 
-def seen(recording: Recording) -> dict[str, Any]:
+def seen(recording: SimulatedGraph) -> dict[str, Any]:
     kinds = [line.split()[0] for line in recording.notes]
     return {
         "before": sorted(f"{a} < {b}" for a, b in happens_before(recording.order)),

@@ -15,8 +15,8 @@ from attrs import evolve
 from npucompose.errors import CompileError
 from npucompose.targets.npu_offline.simulator import classes
 from npucompose.targets.npu_offline.simulator.classes import DEVICE_TYPE, EventBase, GraphBase, StreamBase, TaskGroups
-from npucompose.targets.npu_offline.simulator.device import RESERVED_TASKS, Device, Recording, owner_of
-from npucompose.targets.npu_offline.simulator.recorder import Call, tensors
+from npucompose.targets.npu_offline.simulator.device import RESERVED_TASKS, SimulatedDevice, SimulatedGraph, owner_of
+from npucompose.targets.npu_offline.simulator.recorder import RecordedCall, tensors
 from npucompose.vendor.devices import device_of
 from tests.targets.npu_offline.asked import on_stream
 
@@ -24,19 +24,19 @@ aten = torch.ops.aten
 
 
 @pytest.fixture
-def device(monkeypatch: pytest.MonkeyPatch) -> Device:
+def device(monkeypatch: pytest.MonkeyPatch) -> SimulatedDevice:
     """A device for one test: the base classes of the simulated runtime know which one is theirs."""
     for holder in (StreamBase, EventBase, GraphBase):
         monkeypatch.setattr(holder, "_device", None, raising=False)
-    made = Device()
+    made = SimulatedDevice()
     classes.attach(made)
     return made
 
 
 @contextmanager
-def capture(device: Device, stream: int | None = None, pool: Any = None) -> Iterator[Recording]:
+def capture(device: SimulatedDevice, stream: int | None = None, pool: Any = None) -> Iterator[SimulatedGraph]:
     """A capture on `stream`, or on a new one."""
-    recording = Recording(device)
+    recording = SimulatedGraph(device)
     with on_stream(device, stream or device.new_stream()):
         recording.begin(pool)
         try:
@@ -48,7 +48,7 @@ def capture(device: Device, stream: int | None = None, pool: Any = None) -> Iter
 # Streams and events.
 
 
-def test_streams_are_numbered_from_the_default_one_and_are_equal_by_their_number(device: Device) -> None:
+def test_streams_are_numbered_from_the_default_one_and_are_equal_by_their_number(device: SimulatedDevice) -> None:
     first, second = StreamBase(), StreamBase(priority=-1)
     assert (device.current, first.stream_id, second.stream_id) == (0, 1, 2)
     again = StreamBase(stream_id=2, device_index=0, device_type=DEVICE_TYPE)
@@ -65,7 +65,7 @@ def test_streams_are_numbered_from_the_default_one_and_are_equal_by_their_number
     assert EventBase().npu_event
 
 
-def test_what_only_a_driver_has_is_refused_by_its_name(device: Device) -> None:
+def test_what_only_a_driver_has_is_refused_by_its_name(device: SimulatedDevice) -> None:
     event = EventBase()
     for name, act in {
         "torch.npu.ExternalStream": lambda: StreamBase(stream_ptr=7),
@@ -79,7 +79,7 @@ def test_what_only_a_driver_has_is_refused_by_its_name(device: Device) -> None:
             act()
 
 
-def test_a_stream_is_current_inside_its_context_only(device: Device) -> None:
+def test_a_stream_is_current_inside_its_context_only(device: SimulatedDevice) -> None:
     first, second = StreamBase(), StreamBase()
     with first as entered:
         assert entered is first
@@ -95,11 +95,11 @@ def test_a_stream_is_current_inside_its_context_only(device: Device) -> None:
     assert len(device._stack) == 1
 
 
-def test_pools_are_two_integers_and_new_each_time(device: Device) -> None:
+def test_pools_are_two_integers_and_new_each_time(device: SimulatedDevice) -> None:
     assert [device.new_pool(), device.new_pool()] == [(1, 0), (2, 0)]
 
 
-def test_records_and_waits_are_noted_on_the_stream_that_they_name(device: Device) -> None:
+def test_records_and_waits_are_noted_on_the_stream_that_they_name(device: SimulatedDevice) -> None:
     first, second, event = StreamBase(), StreamBase(), EventBase()
     event.record(first)
     event.wait(second)
@@ -111,7 +111,7 @@ def test_records_and_waits_are_noted_on_the_stream_that_they_name(device: Device
     ]  # fmt: skip
 
 
-def test_a_limit_is_the_streams_own_and_told_as_it_stands_before_the_next_kernel(device: Device) -> None:
+def test_a_limit_is_the_streams_own_and_told_as_it_stands_before_the_next_kernel(device: SimulatedDevice) -> None:
     first, second = device.new_stream(), device.new_stream()
     device.limit(first, "cube_core_num", 8)
     device.limit(first, "vector_core_num", 16)
@@ -129,16 +129,18 @@ def test_a_limit_is_the_streams_own_and_told_as_it_stands_before_the_next_kernel
 
 
 def test_more_cores_than_the_soc_has_are_refused_and_the_soc_is_named() -> None:
-    device = Device(device_of("Ascend910B4"))
+    device = SimulatedDevice(device_of("Ascend910B4"))
     with pytest.raises(RuntimeError, match="Ascend910B4, nominal has 20 cube and 40 vector cores"):
         device.limit(device.new_stream(), "cube_core_num", 24)
     assert device.limits(device.new_stream()) == {"cube_core_num": 20, "vector_core_num": 40}
 
 
-def test_captured_graphs_hold_streams_by_the_depth_of_their_queues_until_they_are_given_up(device: Device) -> None:
+def test_captured_graphs_hold_streams_by_the_depth_of_their_queues_until_they_are_given_up(
+    device: SimulatedDevice,
+) -> None:
     device.soc = evolve(device.soc, streams=4, depth=RESERVED_TASKS + 2)
 
-    def two_kernels() -> Recording:
+    def two_kernels() -> SimulatedGraph:
         with capture(device) as recording:
             torch.ones(2).add(1)
         return recording
@@ -154,7 +156,7 @@ def test_captured_graphs_hold_streams_by_the_depth_of_their_queues_until_they_ar
     assert second.kernels == 2
 
 
-def test_memory_that_another_stream_uses_is_noted(device: Device) -> None:
+def test_memory_that_another_stream_uses_is_noted(device: SimulatedDevice) -> None:
     used = torch.ones(2, 3)
     with capture(device) as recording:
         device.use(used, 7)
@@ -165,7 +167,9 @@ def test_memory_that_another_stream_uses_is_noted(device: Device) -> None:
 # Captures and replays.
 
 
-def captured(device: Device, stream: Any = None, pool: Any = None) -> tuple[Recording, torch.Tensor, torch.Tensor]:
+def captured(
+    device: SimulatedDevice, stream: Any = None, pool: Any = None
+) -> tuple[SimulatedGraph, torch.Tensor, torch.Tensor]:
     """y = relu(x + 1), recorded."""
     x = torch.zeros(3)
     with capture(device, stream, pool) as recording:
@@ -173,7 +177,7 @@ def captured(device: Device, stream: Any = None, pool: Any = None) -> tuple[Reco
     return recording, x, y
 
 
-def test_a_replay_computes_into_the_memory_of_the_capture(device: Device) -> None:
+def test_a_replay_computes_into_the_memory_of_the_capture(device: SimulatedDevice) -> None:
     recording, x, y = captured(device, pool=(7, 0))
     assert device.graphs == [recording]
     assert (recording.kernels, recording.replays, recording.pool) == (2, 0, (7, 0))
@@ -190,7 +194,7 @@ def test_a_replay_computes_into_the_memory_of_the_capture(device: Device) -> Non
     assert torch.is_grad_enabled()
 
 
-def test_a_capture_leaves_the_world_as_it_was_and_a_replay_records_no_gradient(device: Device) -> None:
+def test_a_capture_leaves_the_world_as_it_was_and_a_replay_records_no_gradient(device: SimulatedDevice) -> None:
     x = torch.zeros(3, requires_grad=True)
     outside = torch.zeros(3)
     state = torch.get_rng_state()
@@ -205,38 +209,38 @@ def test_a_capture_leaves_the_world_as_it_was_and_a_replay_records_no_gradient(d
     assert not y.requires_grad
 
 
-def test_a_capture_runs_on_its_stream_and_ends_there(device: Device) -> None:
+def test_a_capture_runs_on_its_stream_and_ends_there(device: SimulatedDevice) -> None:
     stream = device.new_stream()
     recording, _, _ = captured(device, stream)
     assert recording.notes[0] == f"aten.add.Tensor on stream {stream}"
     assert (device.current, device.capturing) == (0, None)
 
 
-def test_an_empty_capture_is_no_recording_and_what_a_device_refuses_is_refused(device: Device) -> None:
+def test_an_empty_capture_is_no_recording_and_what_a_device_refuses_is_refused(device: SimulatedDevice) -> None:
     with capture(device):
         pass
     assert device.graphs == []
     assert device.ledger.counts["capture"] == 0
     with capture(device), pytest.raises(RuntimeError, match="a capture is open already"):
-        Recording(device).begin()
+        SimulatedGraph(device).begin()
     assert device.capturing is None
     with pytest.raises(RuntimeError, match="a capture on the default stream"):
-        Recording(device).begin()
+        SimulatedGraph(device).begin()
     with on_stream(device, 1), pytest.raises(RuntimeError, match="'strict'; there are: global, thread_local, relaxed"):
-        Recording(device).begin(capture_error_mode="strict")
+        SimulatedGraph(device).begin(capture_error_mode="strict")
 
 
-def test_a_replay_runs_no_call_that_computes_nothing(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_replay_runs_no_call_that_computes_nothing(device: SimulatedDevice, monkeypatch: pytest.MonkeyPatch) -> None:
     with capture(device) as recording:
         made = torch.empty(3)
         made.fill_(2)
     ran: list[Any] = []
-    monkeypatch.setattr(Call, "run", lambda self: ran.append(self))
+    monkeypatch.setattr(RecordedCall, "run", lambda self: ran.append(self))
     recording.replay()
     assert [str(entry.func) for entry in ran] == ["aten.fill_.Scalar"]
 
 
-def test_a_recording_that_was_given_up_replays_nothing(device: Device) -> None:
+def test_a_recording_that_was_given_up_replays_nothing(device: SimulatedDevice) -> None:
     recording, x, y = captured(device)
     recording.reset()
     x.fill_(5)
@@ -249,7 +253,7 @@ def test_a_recording_that_was_given_up_replays_nothing(device: Device) -> None:
     )
 
 
-def test_the_memory_of_recordings_is_found_by_its_address(device: Device) -> None:
+def test_the_memory_of_recordings_is_found_by_its_address(device: SimulatedDevice) -> None:
     x = torch.zeros(3)
     with capture(device) as recording:
         y = x + 1
@@ -264,7 +268,7 @@ def test_the_memory_of_recordings_is_found_by_its_address(device: Device) -> Non
     assert owner_of(device, y.data_ptr()) is None
 
 
-def test_only_memory_that_a_capture_makes_is_its_own(device: Device) -> None:
+def test_only_memory_that_a_capture_makes_is_its_own(device: SimulatedDevice) -> None:
     x = torch.zeros(4)
     with capture(device) as recording:
         x.add_(1)
@@ -279,7 +283,7 @@ def test_only_memory_that_a_capture_makes_is_its_own(device: Device) -> None:
     assert recording.notes == ["aten.add_.Tensor on stream 1"]
 
 
-def test_what_streams_touch_without_an_event_is_told_and_with_one_it_is_not(device: Device) -> None:
+def test_what_streams_touch_without_an_event_is_told_and_with_one_it_is_not(device: SimulatedDevice) -> None:
     for waits in (False, True):
         x, aside, event = torch.zeros(3), device.new_stream(), device.new_event()
         with capture(device) as recording:
@@ -297,7 +301,7 @@ def test_what_streams_touch_without_an_event_is_told_and_with_one_it_is_not(devi
     ]  # fmt: skip
 
 
-def test_writing_in_place_on_another_stream_is_a_touch_too(device: Device) -> None:
+def test_writing_in_place_on_another_stream_is_a_touch_too(device: SimulatedDevice) -> None:
     x, aside = torch.zeros(3), device.new_stream()
     with capture(device) as recording:
         torch.neg(x)
@@ -312,7 +316,7 @@ def test_writing_in_place_on_another_stream_is_a_touch_too(device: Device) -> No
     assert len(other.order.unordered) == 1
 
 
-def test_a_replay_stands_at_an_external_event_until_the_host_signals_it(device: Device) -> None:
+def test_a_replay_stands_at_an_external_event_until_the_host_signals_it(device: SimulatedDevice) -> None:
     event, stream, x = device.new_event(external=True), device.new_stream(), torch.zeros(2)
     with capture(device) as recording:
         first = x + 1
@@ -344,7 +348,7 @@ def test_a_replay_stands_at_an_external_event_until_the_host_signals_it(device: 
     assert not event.signalled
 
 
-def test_the_compiled_class_hands_on_to_its_recording(device: Device, tmp_path: Path) -> None:
+def test_the_compiled_class_hands_on_to_its_recording(device: SimulatedDevice, tmp_path: Path) -> None:
     graph, x = GraphBase(), torch.zeros(3)
     with on_stream(device, device.new_stream()):
         graph.capture_begin(pool=(7, 0), capture_error_mode="relaxed", report_shape=True)
@@ -364,7 +368,7 @@ def test_the_compiled_class_hands_on_to_its_recording(device: Device, tmp_path: 
 # Tasks.
 
 
-def test_a_task_gets_new_arguments_between_replays(device: Device) -> None:
+def test_a_task_gets_new_arguments_between_replays(device: SimulatedDevice) -> None:
     x, groups, stream = torch.ones(2), TaskGroups(device), None
     with capture(device) as recording:
         torch.neg(x)
@@ -387,7 +391,7 @@ def test_a_task_gets_new_arguments_between_replays(device: Device) -> None:
     groups.update_end(stream)
 
 
-def test_groups_are_refused_outside_a_capture(device: Device) -> None:
+def test_groups_are_refused_outside_a_capture(device: SimulatedDevice) -> None:
     groups = TaskGroups(device)
     for act, name in ((groups.begin, "graph_task_group_begin"), (groups.end, "graph_task_group_end")):
         with pytest.raises(RuntimeError, match=rf"{name} outside a capture"):
@@ -397,8 +401,8 @@ def test_groups_are_refused_outside_a_capture(device: Device) -> None:
 # Calls.
 
 
-def call(func: Any, *args: Any, **kwargs: Any) -> Call:
-    return Call(func=func, args=args, kwargs=kwargs, out=func(*args, **kwargs), stream=0)
+def call(func: Any, *args: Any, **kwargs: Any) -> RecordedCall:
+    return RecordedCall(func=func, args=args, kwargs=kwargs, out=func(*args, **kwargs), stream=0)
 
 
 def test_a_call_computes_where_it_writes_or_gives_memory_of_its_own() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from npucompose.targets.npu_offline.simulator.recorder import Call, Recorder, Updater
+from npucompose.targets.npu_offline.simulator.recorder import RecordedCall, Recorder, Updater
 
 
 def recorder(*own: torch.Tensor) -> Recorder:
@@ -80,7 +80,7 @@ def test_memory_is_remembered_as_it_was_before_its_first_write() -> None:
 
 def test_only_calls_of_the_group_get_new_arguments() -> None:
     x, y = torch.ones(2), torch.ones(1)
-    call = Call(func=torch.ops.aten.mul.Tensor, args=(x, 2), kwargs={}, out=x * 2, stream=0)
+    call = RecordedCall(func=torch.ops.aten.mul.Tensor, args=(x, 2), kwargs={}, out=x * 2, stream=0)
     updater = Updater([object(), call])
     with updater:
         assert torch.ops.aten.mul.Tensor(x, other=y) is call.out
@@ -93,9 +93,9 @@ def test_only_calls_of_the_group_get_new_arguments() -> None:
 def test_a_call_that_writes_runs_once_more_and_copies_nothing() -> None:
     x = torch.zeros(2)
     torch.ops.aten.add_.Tensor(x, 1)
-    Call(func=torch.ops.aten.add_.Tensor, args=(x, 1), kwargs={}, out=torch.full((2,), 9.0), stream=0).run()
+    RecordedCall(func=torch.ops.aten.add_.Tensor, args=(x, 1), kwargs={}, out=torch.full((2,), 9.0), stream=0).run()
     assert x.tolist() == [2, 2]
-    two = Call(func=torch.ops.aten.neg.default, args=(x,), kwargs={}, out=(x, x), stream=0)
+    two = RecordedCall(func=torch.ops.aten.neg.default, args=(x,), kwargs={}, out=(x, x), stream=0)
     with pytest.raises(ValueError, match="zip"):
         two.run()
 
@@ -103,6 +103,6 @@ def test_a_call_that_writes_runs_once_more_and_copies_nothing() -> None:
 def test_a_file_that_a_call_writes_is_computed_at_every_replay() -> None:
     schema = torch._C.parse_schema("npu::save_npugraph_tensor(Tensor input) -> ()")
     func: Any = SimpleNamespace(_schema=schema, is_view=False)
-    assert Call(func=func, args=(torch.ones(1),), kwargs={}, out=None, stream=0).computes
+    assert RecordedCall(func=func, args=(torch.ones(1),), kwargs={}, out=None, stream=0).computes
     scope: Any = SimpleNamespace(_schema=torch._C.parse_schema("air::record(Tensor input) -> Tensor"), is_view=False)
-    assert not Call(func=scope, args=(), kwargs={}, out=torch.ones(1), stream=0).computes
+    assert not RecordedCall(func=scope, args=(), kwargs={}, out=torch.ones(1), stream=0).computes

@@ -15,7 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from npucompose.errors import ConfigError
 from npucompose.targets.npu_offline import simulator
 from npucompose.targets.npu_offline.simulator import classes, compiled, ge_session, lacking, modules, operators
-from npucompose.targets.npu_offline.simulator.device import Device, Ledger, Recording
+from npucompose.targets.npu_offline.simulator.device import CallLedger, SimulatedDevice, SimulatedGraph
 from npucompose.targets.npu_offline.simulator.ge_session import TorchDataType, TorchNpuGraphBase
 from npucompose.vendor.devices import device_of
 from tests.targets.npu_offline.asked import on_stream
@@ -49,7 +49,7 @@ def test_a_process_becomes_a_device_once_and_only_where_it_may(monkeypatch: pyte
 
 @pytest.fixture
 def session(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    device: Any = SimpleNamespace(ledger=Ledger(), ge_sessions=[], soc=device_of(None))
+    device: Any = SimpleNamespace(ledger=CallLedger(), ge_sessions=[], soc=device_of(None))
     monkeypatch.setattr(TorchNpuGraphBase, "programs", {})
     return {"device": device, **ge_session.attributes(device)}
 
@@ -172,7 +172,7 @@ def test_memory_is_borrowed_by_its_address_and_seen_as_it_is_described(compiled_
 
 
 def test_memory_of_a_recording_is_given_itself_and_no_mode_sees_how(compiled_functions: dict[str, Any]) -> None:
-    x, recording = torch.ones(4), Recording(compiled_functions["device"])
+    x, recording = torch.ones(4), SimulatedGraph(compiled_functions["device"])
     with on_stream(compiled_functions["device"], 1):
         recording.begin()
         y = x * 2
@@ -205,7 +205,7 @@ def compiled_functions(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """The functions of torch_npu._C on a device of their own, which is under `device`."""
     for holder in (classes.StreamBase, classes.EventBase, classes.GraphBase):
         monkeypatch.setattr(holder, "_device", None, raising=False)
-    device = Device()
+    device = SimulatedDevice()
     classes.attach(device)
     return {"device": device, **compiled.functions(device)}
 
@@ -347,7 +347,7 @@ def test_graphs_are_converted_as_for_the_npu_and_kept_for_the_run(monkeypatch: p
 
 
 def test_there_is_one_device_and_it_is_number_0() -> None:
-    answers = compiled.functions(Device())
+    answers = compiled.functions(SimulatedDevice())
     assert answers["_npu_getDeviceCount"]() == 1
     numbers = ("_npu_getDevice", "_npu_getDeviceWithoutSet", "_npu_maybeExchangeDevice")
     assert [answers[name]() for name in numbers] == [0, 0, 0]
@@ -357,7 +357,7 @@ def test_autocast_is_that_of_the_npu(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[tuple[Any, ...]] = []
     for name in ("is_autocast_enabled", "set_autocast_enabled", "get_autocast_dtype", "set_autocast_dtype"):
         monkeypatch.setattr(torch, name, lambda *args, name=name: asked.append((name, *args)))
-    answers = compiled.functions(Device())
+    answers = compiled.functions(SimulatedDevice())
     answers["is_autocast_enabled"]()
     answers["set_autocast_enabled"](True)
     answers["get_autocast_dtype"]()

@@ -13,7 +13,7 @@ from npucompose.table.modes import ACLGRAPH, GE, NPUGRAPH_EX
 from npucompose.targets import npu_offline
 from npucompose.targets.npu_offline import NpuOfflineTarget, wheel
 from npucompose.targets.npu_offline.simulator import ge_session
-from npucompose.targets.npu_offline.simulator.device import Ledger
+from npucompose.targets.npu_offline.simulator.device import CallLedger
 from npucompose.targets.npu_offline.simulator.recorder import Order
 from npucompose.targets.torchair.target import TorchairTarget
 
@@ -79,7 +79,7 @@ def test_only_ges_graphs_are_placed_on_the_npu(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_what_the_device_was_told_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    ledger, order = Ledger(), Order()
+    ledger, order = CallLedger(), Order()
     for what, times in {"ge_run": 5, "capture": 2, "replay": 3, "task_update": 4}.items():
         for _ in range(times):
             ledger.note(what)

@@ -14,7 +14,7 @@ from torch import nn
 import npucompose
 from npucompose.targets.npu_offline import wheel
 from npucompose.targets.npu_offline.simulator import install
-from npucompose.targets.npu_offline.simulator.device import Recording
+from npucompose.targets.npu_offline.simulator.device import SimulatedGraph
 from npucompose.targets.npu_offline.simulator.recorder import Recorder, Updater
 
 LENGTHS = ([11, 12], [13, 40], [14, 41])
@@ -35,7 +35,7 @@ class Decode(nn.Module):
         return attended[0] * 2 + self.calls
 
 
-def no_replay(graph: Recording) -> None:
+def no_replay(graph: SimulatedGraph) -> None:
     graph.replays += 1
 
 
@@ -48,7 +48,7 @@ def ignored_update(updater: Updater, func: Any, types: Any, args: Any = (), kwar
 
 
 BROKEN: dict[str, tuple[type[Any], str, Callable[..., Any]]] = {
-    "replay does nothing": (Recording, "replay", no_replay),
+    "replay does nothing": (SimulatedGraph, "replay", no_replay),
     "capture is not undone": (Recorder, "undo", no_undo),
     "task update is ignored": (Updater, "__torch_dispatch__", ignored_update),
 }

@@ -45,7 +45,7 @@ class MixesRows(Exception):
     """The call cannot be done for some rows only; the text says why."""
 
 
-class Call:
+class RowCall:
     """One call with its arguments by name, and what is known of the batch in them."""
 
     def __init__(self, node: fx.Node, known: Mapping[fx.Node, Found]) -> None:
@@ -98,7 +98,7 @@ def per_row(node: fx.Node, known: Mapping[fx.Node, Found], items: int) -> PerRow
         raise MixesRows("it is no operator")
     if found.writes is None or (found.writes and not found.waits):
         raise MixesRows("it writes memory")
-    call = Call(node, known)
+    call = RowCall(node, known)
     if found.random and call.arguments.get("dropout_p") != 0.0:
         raise MixesRows("its halves would draw other random numbers")
     if "batch_norm" in call.name and call.arguments.get("training", "no_training" not in call.name):
@@ -117,7 +117,7 @@ _POINTWISE = frozenset(
 _SPACES = ("aten", "_c10d_functional")
 
 
-def _pointwise(call: Call) -> PerRow:
+def _pointwise(call: RowCall) -> PerRow:
     ndim = len(call.shape)
     batched = [source for source in call.node.all_input_nodes if isinstance(call.known.get(source), Batch)]
     if not batched:
@@ -129,7 +129,7 @@ def _pointwise(call: Call) -> PerRow:
     return call.done(result)
 
 
-def _mm(call: Call, _: int) -> PerRow:
+def _mm(call: RowCall, _: int) -> PerRow:
     names = {"addmm": ("mat1", "mat2"), "mm": ("self", "mat2"), "mv": ("self", "vec")}[call.name]
     left, right = map(call.batch, names)
     if left is not None and right is None and left.dim == 0:
@@ -143,7 +143,7 @@ def _mm(call: Call, _: int) -> PerRow:
     return call.done(result)
 
 
-def _bmm(call: Call, _: int) -> PerRow:
+def _bmm(call: RowCall, _: int) -> PerRow:
     names = ("batch1", "batch2") if call.name == "baddbmm" else ("self", "mat2")
     left, right = map(call.batch, names)
     own = next(one for one in (left, right, call.batch("self")) if one is not None)
@@ -158,7 +158,7 @@ def _bmm(call: Call, _: int) -> PerRow:
     return call.done(result)
 
 
-def _view(call: Call, items: int) -> PerRow:
+def _view(call: RowCall, items: int) -> PerRow:
     """The batch stays where it is the leading factor of what begins at the same element."""
     batch, source = call.needed("self"), call.arguments["self"]
     before = math.prod(source.meta["val"].shape[: batch.dim])
@@ -169,12 +169,12 @@ def _view(call: Call, items: int) -> PerRow:
     raise MixesRows("it folds the batch into another dimension")
 
 
-def _expand(call: Call, _: int) -> PerRow:
+def _expand(call: RowCall, _: int) -> PerRow:
     batch, source = call.needed("self"), call.arguments["self"]
     return call.done(Batch(batch.dim + len(call.shape) - source.meta["val"].dim(), batch.rows), "size")
 
 
-def _permuted(call: Call, _: int) -> PerRow:
+def _permuted(call: RowCall, _: int) -> PerRow:
     batch, ndim = call.needed("self"), len(call.shape)
     order = list(range(ndim))
     if call.name == "permute":
@@ -185,12 +185,12 @@ def _permuted(call: Call, _: int) -> PerRow:
     return call.done(Batch(order.index(batch.dim), batch.rows))
 
 
-def _unsqueeze(call: Call, _: int) -> PerRow:
+def _unsqueeze(call: RowCall, _: int) -> PerRow:
     batch, dim = call.needed("self"), call.arguments["dim"] % len(call.shape)
     return call.done(Batch(batch.dim + (dim <= batch.dim), batch.rows))
 
 
-def _squeeze(call: Call, _: int) -> PerRow:
+def _squeeze(call: RowCall, _: int) -> PerRow:
     batch, source = call.needed("self"), call.arguments["self"].meta["val"]
     given = call.arguments.get("dim", range(source.dim()))
     dims = {dim % source.dim() for dim in ((given,) if isinstance(given, int) else given)}
@@ -198,7 +198,7 @@ def _squeeze(call: Call, _: int) -> PerRow:
     return call.done(Batch(batch.dim - gone, batch.rows))
 
 
-def _other_dim(call: Call, _: int) -> PerRow:
+def _other_dim(call: RowCall, _: int) -> PerRow:
     """Works along a dimension that stays, or is taken apart; the batch must be along another."""
     batch = call.needed("self")
     source = call.arguments["self"].meta["val"]
@@ -212,7 +212,7 @@ def _other_dim(call: Call, _: int) -> PerRow:
     return call.done((batch,) * len(value) if isinstance(value, (list, tuple)) else batch)
 
 
-def _reduced(call: Call, _: int) -> PerRow:
+def _reduced(call: RowCall, _: int) -> PerRow:
     batch, source = call.needed("self"), call.arguments["self"].meta["val"]
     given = call.arguments.get("dim")
     dims = {dim % source.dim() for dim in ((given,) if isinstance(given, int) else given or ())}
@@ -223,7 +223,7 @@ def _reduced(call: Call, _: int) -> PerRow:
     return call.done((result,) * len(value) if isinstance(value, (list, tuple)) else result)
 
 
-def _joined(call: Call, _: int) -> PerRow:
+def _joined(call: RowCall, _: int) -> PerRow:
     """cat and stack of values that all have the batch, or all rows, in the same place."""
     parts = call.arguments["tensors"]
     found = next(call.known[part] for part in parts if part in call.known)
@@ -240,7 +240,7 @@ def _joined(call: Call, _: int) -> PerRow:
     return call.done(Batch(found.dim + (call.name == "stack" and dim <= found.dim), found.rows))
 
 
-def _along(call: Call, _: int) -> PerRow:
+def _along(call: RowCall, _: int) -> PerRow:
     """gather and scatter: all operands have the same rows, and places are looked up along another dimension."""
     given = (call.arguments.get(name) for name in ("self", "index", "src"))
     operands = [one for one in given if isinstance(one, fx.Node)]
@@ -255,12 +255,12 @@ def _along(call: Call, _: int) -> PerRow:
     return call.done(found)
 
 
-def _embedding(call: Call, _: int) -> PerRow:
+def _embedding(call: RowCall, _: int) -> PerRow:
     call.only("indices")
     return call.done(call.needed("indices"))
 
 
-def _normed(call: Call, _: int) -> PerRow:
+def _normed(call: RowCall, _: int) -> PerRow:
     """layer_norm and rms_norm: the last dimensions together, the others by themselves."""
     batch, source = call.needed("input"), call.arguments["input"].meta["val"]
     call.only("input")
@@ -269,7 +269,7 @@ def _normed(call: Call, _: int) -> PerRow:
     return call.done((batch,) * len(call.node.meta["val"]))
 
 
-def _images(call: Call, _: int) -> PerRow:
+def _images(call: RowCall, _: int) -> PerRow:
     """Convolutions and poolings: images are the first of the dimensions, parameters are for all of them."""
     name = "input" if "input" in call.arguments else "self"
     batch, value = call.needed(name), call.node.meta["val"]
@@ -281,7 +281,7 @@ def _images(call: Call, _: int) -> PerRow:
     return call.done((batch,) * len(value) if isinstance(value, (list, tuple)) else batch)
 
 
-def _attention(call: Call, _: int) -> PerRow:
+def _attention(call: RowCall, _: int) -> PerRow:
     batch, value = call.needed("query"), call.node.meta["val"]
     if batch.dim or call.arguments.get("dropout_p"):
         raise MixesRows("its batch is not the first of its dimensions, or it drops out")
@@ -291,12 +291,12 @@ def _attention(call: Call, _: int) -> PerRow:
     return call.done((batch,) * len(value) if isinstance(value, (list, tuple)) else batch)
 
 
-def _any_dim(call: Call, _: int) -> PerRow:
+def _any_dim(call: RowCall, _: int) -> PerRow:
     """Of every element by itself: all ranks' sum of it, or the same when it is there."""
     return call.done(call.needed(next(iter(call.arguments))))
 
 
-def _not_first(call: Call, _: int) -> PerRow:
+def _not_first(call: RowCall, _: int) -> PerRow:
     """Collectives that gather or scatter along the first dimension."""
     batch = call.needed("input")
     if batch.dim == 0:
@@ -304,7 +304,7 @@ def _not_first(call: Call, _: int) -> PerRow:
     return call.done(batch)
 
 
-Rule = Callable[[Call, int], PerRow]
+Rule = Callable[[RowCall, int], PerRow]
 _RULES: Mapping[str, Rule] = {
     **dict.fromkeys(("mm", "addmm", "mv"), _mm),
     **dict.fromkeys(("bmm", "baddbmm"), _bmm),

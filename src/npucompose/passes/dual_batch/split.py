@@ -95,7 +95,7 @@ def _call(
 
 
 @define(eq=False)
-class _Writer:
+class _HalvesWriter:
     """Writes a region twice; `halves[node]` are the two nodes in its place."""
 
     graph: fx.Graph
@@ -213,5 +213,5 @@ def aliases_of(graph: fx.Graph) -> Aliases:
 
 def split(graph: fx.Graph, region: Region) -> None:
     """Write the region twice, in place; raises Misplaced, and the graph is then not to be used."""
-    _Writer(graph=graph, region=region, aliases=aliases_of(graph)).write()
+    _HalvesWriter(graph=graph, region=region, aliases=aliases_of(graph)).write()
     graph.lint()

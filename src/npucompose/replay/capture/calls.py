@@ -27,7 +27,7 @@ from npucompose.replay.capture.kernels import SingleThreadCheck, Undo
 from npucompose.replay.capture.ledger import CaptureLedger, Held, all_constant, form_of, real, registers_of, unheld
 from npucompose.replay.gate import under
 from npucompose.replay.operands import Traits, bytes_of, flat, layout_of, mapped, storage_of, traits_of
-from npucompose.replay.plan import Register, Root, Slot, Step
+from npucompose.replay.plan import PlanSlot, Register, Root, Step
 from npucompose.schema.streams import DEFAULT_STREAM
 
 
@@ -344,7 +344,7 @@ class Calls:
         if facts(traits.op).collective:
             self.flying.update({id(held.root): (node, step) for held in filled if isinstance(held, Held)})
 
-    def _landed(self, awaited: Sequence[Held]) -> tuple[Slot | Register, ...]:
+    def _landed(self, awaited: Sequence[Held]) -> tuple[PlanSlot | Register, ...]:
         """What the collectives read that are now waited for."""
         landed = [self.flying.pop(id(held.root)) for held in awaited if id(held.root) in self.flying]
         return tuple(dict.fromkeys(operand for _, step in landed for operand in step.operands))

@@ -14,7 +14,7 @@ from npucompose.replay import gate
 from npucompose.replay.operands import (
     CONTAINERS,
     PLAIN,
-    Layout,
+    StorageLayout,
     Traits,
     bytes_of,
     flat,
@@ -28,11 +28,11 @@ from npucompose.replay.plan import (
     Buffer,
     Literally,
     Output,
+    PlanSlot,
     Register,
     Root,
     SameAsInput,
     SameAsOutput,
-    Slot,
     Step,
     ViewOfInput,
 )
@@ -55,19 +55,19 @@ class Held:
         self.tensor, self.root = tensor, root
         self.register, self.whole_input = register, whole_input
         self.storage = storage_of(tensor)
-        self.operand: Slot | Register | None = register
+        self.operand: PlanSlot | Register | None = register
         """What stands for it in a step; None until the ledger is asked."""
-        self._layout: Layout | None = None
-        self._form: tuple[Layout, int] | None = None
+        self._layout: StorageLayout | None = None
+        self._form: tuple[StorageLayout, int] | None = None
 
     @property
-    def layout(self) -> Layout:
+    def layout(self) -> StorageLayout:
         if self._layout is None:
             self._layout = layout_of(self.tensor)
         return self._layout
 
     @property
-    def form(self) -> tuple[Layout, int]:
+    def form(self) -> tuple[StorageLayout, int]:
         """All that a kernel sees of it but its values."""
         if self._form is None:
             self._form = _lying(self.layout, self.tensor)
@@ -78,7 +78,7 @@ class Held:
 class CaptureLedger:
     roots: dict[int, Root] = field(factory=dict)
     """By storage; an entry lives as long as a value that uses it (a freed storage's address may come again)."""
-    slots: dict[tuple[int, Layout], Slot] = field(factory=dict)
+    slots: dict[tuple[int, StorageLayout], PlanSlot] = field(factory=dict)
     register_roots: dict[int, Root] = field(factory=dict)
     alive: list[torch.Tensor] = field(factory=list)
     """What must live as long as `roots` knows it, and nothing else holds."""
@@ -97,11 +97,11 @@ class CaptureLedger:
             value.operand = self.slot(value.root, value.layout)
         return value.operand
 
-    def slot(self, root: Root, layout: Layout) -> Slot:
+    def slot(self, root: Root, layout: StorageLayout) -> PlanSlot:
         key = (id(root), layout)
         found = self.slots.get(key)
         if found is None:
-            found = self.slots[key] = Slot(root, layout)
+            found = self.slots[key] = PlanSlot(root, layout)
         return found
 
     def adopt(self, held: Held) -> Held:
@@ -206,7 +206,7 @@ def _form(value: Any) -> Any:
     return value if type(value) in PLAIN else repr(value)
 
 
-def _lying(layout: Layout, tensor: torch.Tensor) -> tuple[Layout, int]:
+def _lying(layout: StorageLayout, tensor: torch.Tensor) -> tuple[StorageLayout, int]:
     return layout, tensor.data_ptr() % ALIGNMENT
 
 
@@ -300,10 +300,10 @@ class OutputPlanner:
             begin = low if len(found) == 1 else low - low % ALIGNMENT
             self._copied[key] = Root(kind="output", nbytes=max(high - begin, 0)), begin
 
-    def _copied_out(self, register: Register, fresh: Root, layout: Layout) -> Output:
+    def _copied_out(self, register: Register, fresh: Root, layout: StorageLayout) -> Output:
         root, begin = self._copied[id(fresh)]
         low, high = layout.span()
-        layout = Layout(
+        layout = StorageLayout(
             dtype=layout.dtype,
             shape=layout.shape,
             stride=layout.stride,

@@ -22,7 +22,7 @@ from npucompose.replay import gate
 from npucompose.replay.capture.recorder import attribute, last_uses
 from npucompose.replay.memory.arena import Turns
 from npucompose.replay.memory.results import ResultBytes, Static, handed_out
-from npucompose.replay.operands import Layout, layout_of, relative
+from npucompose.replay.operands import StorageLayout, layout_of, relative
 from npucompose.replay.plan import Elsewhere, Literally, SameAsInput, SameAsOutput, ViewOfInput
 
 
@@ -219,7 +219,7 @@ class InPiece:
     """An output that the graph makes: a tensor over piece `piece`."""
 
     piece: int
-    layout: Layout
+    layout: StorageLayout
 
 
 CudaOutput = Elsewhere | InPiece
@@ -364,7 +364,7 @@ class ResultMemory:
         return made
 
 
-def _flat(tensor: torch.Tensor, layout: Layout) -> torch.Tensor:
+def _flat(tensor: torch.Tensor, layout: StorageLayout) -> torch.Tensor:
     """What of a tensor is copied: each element once, or its whole span where it overlaps itself."""
     once = layout.collapsed()
     if once.overlaps_itself():
@@ -373,7 +373,7 @@ def _flat(tensor: torch.Tensor, layout: Layout) -> torch.Tensor:
     return tensor if once == layout else tensor.as_strided(once.shape, once.stride)
 
 
-def _is_dense(layout: Layout) -> bool:
+def _is_dense(layout: StorageLayout) -> bool:
     """Its elements fill its span, each place once."""
     low, high = layout.span()
     filled = high - low == math.prod(layout.shape) * layout.dtype.itemsize

@@ -33,8 +33,8 @@ from npucompose.replay.memory.results import ReplayOutput
 from npucompose.replay.operands import is_plain, layout_of
 from npucompose.replay.plan import (
     Plan,
+    PlanSlot,
     Register,
-    Slot,
     Step,
     Threads,
     UnsupportedStep,
@@ -160,7 +160,7 @@ class Native:
 
     def _add(self, step: Step, dying: Sequence[int], lent: frozenset[int]) -> str:
         tensors = self._tensors
-        args = [tensors[id(part)] if isinstance(part, Slot) else self._value(part) for part in step.args]
+        args = [tensors[id(part)] if isinstance(part, PlanSlot) else self._value(part) for part in step.args]
         filled: dict[int, Any] = {}
         # a register's number, or a list of numbers, tensors and None
         if self._has_registers and any(isinstance(operand, Register) for operand in step.operands):
@@ -185,7 +185,7 @@ class Native:
         return found
 
     def _value(self, value: Any) -> Any:
-        if isinstance(value, Slot):
+        if isinstance(value, PlanSlot):
             return self._tensors[id(value)]
         if isinstance(value, (list, tuple)):
             return value if is_plain(value) else [self._value(part) for part in value]
@@ -235,6 +235,10 @@ class Stopwatch:
             if isinstance(value, torch.Tensor) and value.numel():
                 self._native.move(index, value)
         self._written = [root.index for root in self.plan.roots if root.kind == "input" and root.written]
+
+    def once(self) -> Spans:
+        """A replay of what the inputs hold now."""
+        return self._native.recording.spans(1)[0]
 
     def round(self) -> Spans:
         """A replay that begins with the inputs as they were given, and with threads that are awake."""
@@ -325,6 +329,21 @@ class OnThreads(Protocol):
 
     threads: Threads | None
     workers: Workers
+    executor: Any
+    """What replays it: a Native, or Python."""
+
+
+def kernel_clock(captured: OnThreads, module: fx.GraphModule, inputs: Sequence[Any]) -> Callable[[], Timeline] | None:
+    """A call that replays the kernels of a recording once, as its replays run them but on memory of its own, and says
+    when each of them ran; None where Python replays. `inputs` as for `measured`.
+    """
+    if not isinstance(captured.executor, Native):
+        return None
+    try:
+        watch = Stopwatch(module, inputs, captured.workers if captured.threads is not None else None)
+    except CaptureError:
+        return None
+    return lambda: _timeline(watch.plan.steps, watch.threads, watch.once())
 
 
 def measured(captured: OnThreads, module: fx.GraphModule, inputs: Sequence[Any]) -> StreamTimes | None:

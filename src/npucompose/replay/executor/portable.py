@@ -26,7 +26,7 @@ from npucompose.replay.memory.arena import forks_so_far
 from npucompose.replay.memory.inputs import Inputs
 from npucompose.replay.memory.results import HeldOutputs, ReplayOutput
 from npucompose.replay.operands import layout_of, mapped, traits_of
-from npucompose.replay.plan import Register, Slot, Step, UnsupportedStep, dying_registers, leaves, lent_inputs
+from npucompose.replay.plan import PlanSlot, Register, Step, UnsupportedStep, dying_registers, leaves, lent_inputs
 
 
 @define
@@ -107,7 +107,7 @@ class StraightLine:
 
     name = "python"
 
-    def __init__(self, steps: Sequence[Step], slots: Sequence[Slot], tensors: Sequence[torch.Tensor]) -> None:
+    def __init__(self, steps: Sequence[Step], slots: Sequence[PlanSlot], tensors: Sequence[torch.Tensor]) -> None:
         self.lent = Lent()
         self.lends = any(traits_of(step.op).may_keep for step in steps)
         self._numbers = {id(slot): i for i, slot in enumerate(slots)}
@@ -137,7 +137,7 @@ class StraightLine:
         return [call, *(f"r{number} = None" for number in dying)]
 
     def _text(self, value: Any, name: str) -> str:
-        if isinstance(value, Slot):
+        if isinstance(value, PlanSlot):
             return f"s{self._numbers[id(value)]}"
         if isinstance(value, Register):
             return f"r{value.number}"
@@ -172,7 +172,7 @@ class TorchScript:
     lends = False
     """Operators that may keep what they are given are not expressible here."""
 
-    def __init__(self, steps: Sequence[Step], slots: Sequence[Slot], tensors: Sequence[torch.Tensor]) -> None:
+    def __init__(self, steps: Sequence[Step], slots: Sequence[PlanSlot], tensors: Sequence[torch.Tensor]) -> None:
         builder = _ScriptBuilder(slots)
         for step in steps:
             builder.add(step)
@@ -195,7 +195,7 @@ class TorchScript:
 
 
 class _ScriptBuilder:
-    def __init__(self, slots: Sequence[Slot]) -> None:
+    def __init__(self, slots: Sequence[PlanSlot]) -> None:
         self.graph: Any = torch._C.Graph()
         given = self.graph.addInput("tensors")
         given.setType(torch._C.ListType(torch._C.TensorType.get()))
@@ -238,7 +238,7 @@ class _ScriptBuilder:
 
     def _value(self, value: Any, declared: Any, step: Step) -> Any:
         kind = _plain_type(declared.type)
-        if isinstance(value, (Slot, Register)):
+        if isinstance(value, (PlanSlot, Register)):
             return self._tensor(value)
         if value is None:
             return self._constant(None)
@@ -252,7 +252,7 @@ class _ScriptBuilder:
         inner = _plain_type(element)
         if inner.kind() != "TensorType" and values:
             return self._constant([_as(inner, value, step) for value in values])
-        if any(value is not None and not isinstance(value, (Slot, Register)) for value in values):
+        if any(value is not None and not isinstance(value, (PlanSlot, Register)) for value in values):
             raise UnsupportedStep(f"{step.op}: a list of mixed values")
         parts = [self._constant(None) if value is None else self._tensor(value) for value in values]
         node = self.graph.create("prim::ListConstruct", parts, 1)
@@ -260,8 +260,8 @@ class _ScriptBuilder:
         node.output().setType(torch._C.ListType(element))
         return node.output()
 
-    def _tensor(self, operand: Slot | Register) -> Any:
-        return self.slots[id(operand)] if isinstance(operand, Slot) else self.registers[operand.number]
+    def _tensor(self, operand: PlanSlot | Register) -> Any:
+        return self.slots[id(operand)] if isinstance(operand, PlanSlot) else self.registers[operand.number]
 
     def _constant(self, value: Any) -> Any:
         key = (type(value), repr(value))

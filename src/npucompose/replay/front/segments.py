@@ -58,7 +58,7 @@ def parts_of(graph_module: fx.GraphModule, outside: Iterable[fx.Node]) -> tuple[
     cuts = frozenset(node for node in outside if not is_getitem(node))  # an item goes where its list goes
     output = next(node for node in reversed(graph_module.graph.nodes) if node.op == "output")
     runs = [*_runs(graph_module.graph, cuts), _Run(recorded=False, nodes=[output])]
-    writers = [_Writer(graph_module, run, cuts) for run in runs]
+    writers = [_SegmentWriter(graph_module, run, cuts) for run in runs]
     read_later: set[fx.Node] = set()
     parts: list[Part] = []
     for writer in reversed(writers):
@@ -131,7 +131,7 @@ def _in_place_on(node: fx.Node) -> fx.Node | None:
     return written[0] if found.in_place and len(written) == 1 and not found.changes_metadata else None
 
 
-class _Writer:
+class _SegmentWriter:
     """Writes one run as a module of its own. See Note [Only memory crosses]."""
 
     def __init__(self, whole: fx.GraphModule, run: _Run, outside: frozenset[fx.Node]) -> None:
@@ -303,7 +303,7 @@ class Segmented:
 
     def __call__(self, inputs: Sequence[Any]) -> list[Any]:
         if watchers:
-            note(SeenCall(None, list(inputs), [], 0, self.partition().words))
+            note(SeenCall(None, list(inputs), [], 0, cut=self.partition().words))
         values: dict[fx.Node, Any] = dict(zip(self._placeholders, inputs, strict=True))
         made: Any = ()
         for part, call in self._steps:

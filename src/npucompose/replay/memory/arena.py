@@ -29,7 +29,7 @@ from attrs import Factory, define, field, frozen
 from npucompose.errors import CaptureError
 from npucompose.replay.memory.placement import Lifetimes, groups_of, parted
 from npucompose.replay.operands import alias_of, over
-from npucompose.replay.plan import Plan, Root, Slot, Threads
+from npucompose.replay.plan import Plan, PlanSlot, Root, Threads
 from npucompose.schema.sizes import MemoryBound, as_bytes
 from npucompose.streams.pool import ALIGNMENT, MemoryBlock, Placement, aligned, place
 
@@ -237,7 +237,7 @@ class OutputBuffer:
 class Memory:
     """Every fixed tensor of a plan; `tensors[i]` belongs to `slots[i]`. Owns output buffers, lies in an arena else."""
 
-    slots: list[Slot]
+    slots: list[PlanSlot]
     tensors: list[torch.Tensor]
     placement: Placement
     outputs: list[OutputBuffer]

@@ -17,8 +17,8 @@ from attrs import define
 
 from npucompose.errors import SignatureError
 from npucompose.replay import gate
-from npucompose.replay.operands import Layout, laid_over, layout_of, over, span_of
-from npucompose.replay.plan import Slot
+from npucompose.replay.operands import StorageLayout, laid_over, layout_of, over, span_of
+from npucompose.replay.plan import PlanSlot
 from npucompose.streams.pool import ALIGNMENT
 
 _address = torch.Tensor.data_ptr
@@ -46,7 +46,7 @@ class Slots:
     def __init__(
         self,
         inputs: Sequence[Any],
-        slots: Sequence[Slot],
+        slots: Sequence[PlanSlot],
         lay: Callable[[int, torch.Tensor], None],
         copies: bool = True,
     ) -> None:
@@ -92,7 +92,7 @@ class Inputs:
         self._spans = {i: span_of(inputs[i]) for i in self._in_place}
         self._sizes = {i: high - low for i, (low, high) in self._spans.items()}
         self._private: dict[int, Private] = {}
-        self._copies: list[tuple[int, torch.Tensor, Layout | None]] = []
+        self._copies: list[tuple[int, torch.Tensor, StorageLayout | None]] = []
         self._pick_tensors = _picker(self._tensor_at)
         self._pick_in_place = _picker(self._in_place)
         self._held = [inputs[i] for i in self._in_place if i in fixed]
@@ -282,9 +282,11 @@ def _difference(captured: tuple[str, ...], given: tuple[str, ...]) -> str:
     return "; ".join(shown) + (f"; and {more} more" if more > 0 else "")
 
 
-def _slots_of_inputs(inputs: Sequence[Any], slots: Sequence[Slot]) -> dict[int, list[tuple[int, Layout | None]]]:
+def _slots_of_inputs(
+    inputs: Sequence[Any], slots: Sequence[PlanSlot]
+) -> dict[int, list[tuple[int, StorageLayout | None]]]:
     """{input: [(slot number, layout from the input's begin, or None for the whole input)]}"""
-    found: dict[int, list[tuple[int, Layout | None]]] = {
+    found: dict[int, list[tuple[int, StorageLayout | None]]] = {
         i: [] for i, value in enumerate(inputs) if isinstance(value, torch.Tensor)
     }
     for number, slot in enumerate(slots):

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from attrs import frozen
 
 from npucompose.replay.operands import traits_of
-from npucompose.replay.plan import Plan, Root, Slot, Step, Threads
+from npucompose.replay.plan import Plan, PlanSlot, Root, Step, Threads
 from npucompose.streams.pool import Interferes, interference
 
 IsLast = Callable[[Root, int], bool]
@@ -42,22 +42,22 @@ def parted(groups: Sequence[list[Root]]) -> list[list[Root]]:
     return [part for group in groups for part in (group[:-1], group[-1:]) if part]
 
 
-def _result(step: Step) -> Slot | None:
+def _result(step: Step) -> PlanSlot | None:
     """Where a pointwise kernel with one `out` argument writes; None for every other kernel."""
     out = traits_of(step.op).out
     result = None if out is None else step.args[out]
-    return result if isinstance(result, Slot) else None
+    return result if isinstance(result, PlanSlot) else None
 
 
-def _dying_alike(step: Step, number: int, result: Slot, is_last: IsLast) -> Root | None:
+def _dying_alike(step: Step, number: int, result: PlanSlot, is_last: IsLast) -> Root | None:
     """An operand in the pool that is read for the last time and lies exactly as the result will; the first of them."""
     for slot in step.operands:
-        if not isinstance(slot, Slot) or slot is result:
+        if not isinstance(slot, PlanSlot) or slot is result:
             continue
         root = slot.root
         if root.last != number or root.kind != "pool" or root.nbytes != result.root.nbytes:
             continue
-        seen_as = (s.layout for s in step.operands if isinstance(s, Slot) and s is not result and s.root is root)
+        seen_as = (s.layout for s in step.operands if isinstance(s, PlanSlot) and s is not result and s.root is root)
         if all(layout == result.layout for layout in seen_as) and is_last(root, number):
             return root
     return None

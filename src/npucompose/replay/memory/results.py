@@ -16,7 +16,7 @@ import torch
 from attrs import define, field, frozen
 
 from npucompose.replay.memory.arena import Memory, zeros
-from npucompose.replay.operands import Layout, laid_over, over, span_of
+from npucompose.replay.operands import StorageLayout, laid_over, over, span_of
 from npucompose.replay.plan import Buffer, Elsewhere, Output, Plan, SameAsInput, SameAsOutput, ViewOfInput
 
 SPARES = 2
@@ -34,7 +34,7 @@ class Static:
     """A result that lies in output buffer `buffer`. Each call gets a tensor object of its own over the same memory."""
 
     buffer: int
-    layout: Layout
+    layout: StorageLayout
     tensor: torch.Tensor = field(init=False)
     inference: torch.Tensor = field(init=False)
     """The same for a caller in inference mode."""

@@ -83,7 +83,7 @@ def _merged(chains: Chains, shape: Shape) -> Chains:
 
 
 @define
-class _Lane:
+class _ChainStream:
     """A stream while chains are laid on it."""
 
     members: int = 0
@@ -111,7 +111,7 @@ def laid_on(chains: Chains, shape: Shape, streams: int) -> list[int]:
     if len(chains) <= streams:
         return _numbered(chains)
     before = dag.predecessors(shape.needed)
-    lanes = [_Lane() for _ in range(streams)]
+    lanes = [_ChainStream() for _ in range(streams)]
     loads = [sum(shape.weights[index] for index in chain) for chain in chains]
     share = sum(loads) / streams or 1.0
     for place in sorted(range(len(chains)), key=lambda i: (-loads[i], chains[i][0])):
@@ -129,7 +129,7 @@ def _numbered(groups: Sequence[Sequence[int]]) -> list[int]:
     return [number[index] for index in range(len(number))]
 
 
-def _score(lane: _Lane, chain: Sequence[int], ordered: int, near: int, share: float) -> float:
+def _score(lane: _ChainStream, chain: Sequence[int], ordered: int, near: int, share: float) -> float:
     conflict = min((lane.members & ~ordered).bit_count(), len(chain))
     saved = (lane.members & near).bit_count()
     new = 0 if lane.members else NEW_STREAM

@@ -109,7 +109,7 @@ class _Paths:
 
 
 @define
-class _Lane:
+class _PathStream:
     """A stream while paths are laid on it."""
 
     levels: Counter[int] = field(factory=Counter)
@@ -127,7 +127,7 @@ class _Merge(ABC):
 
     paths: _Paths
     limit: int
-    lanes: list[_Lane] = field(factory=list)
+    lanes: list[_PathStream] = field(factory=list)
     stream_of: dict[int, int] = field(factory=dict)
     """{path: its stream}"""
 
@@ -143,7 +143,7 @@ class _Merge(ABC):
 
     def put(self, path: int, stream: int) -> None:
         if stream == len(self.lanes):
-            self.lanes.append(_Lane())
+            self.lanes.append(_PathStream())
         self.stream_of[path] = stream
         self.lanes[stream].size += len(self.paths.paths[path])
         self.lanes[stream].levels.update(self.paths.levels[index] for index in self.paths.paths[path])

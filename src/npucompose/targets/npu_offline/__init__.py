@@ -19,7 +19,7 @@ from npucompose.targets.torchair.target import TorchairTarget
 
 if TYPE_CHECKING:
     from npucompose.targets.compilation import Backend
-    from npucompose.targets.npu_offline.simulator.device import Device
+    from npucompose.targets.npu_offline.simulator.device import SimulatedDevice
 
 NEEDS = {"google.protobuf": "protobuf", "packaging": "packaging"}
 """{module: package} that the wheel imports and does not name."""
@@ -129,7 +129,7 @@ class NpuOfflineTarget(TorchairTarget):
         }
 
 
-def _device() -> Device:
+def _device() -> SimulatedDevice:
     from npucompose.targets.npu_offline.simulator import install
 
     return install(wheel.locate())

@@ -243,7 +243,7 @@ CACHE_FILE = "compiled_module"
 """What cache_compile calls the file of a compiled function, in a folder of its own (`CompiledModel.FILE`)."""
 
 
-class Cached:
+class CachedModule:
     """`module.forward` through cache_compile: compiled and saved at its first call, or loaded.
 
     TorchAir's own key leaves out shapes and the model's source, so the folder must belong to one experiment alone.

@@ -199,7 +199,7 @@ class TorchairTarget(Target):
         from npucompose.targets.torchair.refusals import decompositions, translate_errors
 
         custom = decompositions(self.decompose, self.support(backend.mode))
-        return translate_errors(backend)(config.Cached(backend, module, custom, dynamic))
+        return translate_errors(backend)(config.CachedModule(backend, module, custom, dynamic))
 
     def export(self, backend: Backend, module: nn.Module, call: Bound, dynamic: bool | None) -> None:
         from npucompose.targets.torchair.refusals import translate_errors

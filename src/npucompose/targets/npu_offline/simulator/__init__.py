@@ -14,14 +14,14 @@ from npucompose.errors import ConfigError
 from npucompose.vendor.devices import device_of
 
 if TYPE_CHECKING:
-    from npucompose.targets.npu_offline.simulator.device import Device
+    from npucompose.targets.npu_offline.simulator.device import SimulatedDevice
 
 ALLOWED = "NPUCOMPOSE_SIMULATED_NPU"
 """Environment variable: `1` in a process that may be turned into a device without CANN."""
-_INSTALLED: list[Device] = []
+_INSTALLED: list[SimulatedDevice] = []
 
 
-def install(tree: Path, soc: str | None = None) -> Device:
+def install(tree: Path, soc: str | None = None) -> SimulatedDevice:
     """Turn this process into a device without CANN, the SoC of that name; `tree` holds `torch_npu/`. The second call
     returns the first's."""
     if _INSTALLED:
@@ -34,7 +34,7 @@ def install(tree: Path, soc: str | None = None) -> Device:
     from npucompose.targets.npu_offline.simulator import device as devices
     from npucompose.targets.npu_offline.simulator import modules, operators
 
-    device = devices.Device(device_of(soc))
+    device = devices.SimulatedDevice(device_of(soc))
     modules.install(device, tree / "torch_npu")
     operators.define(device, tree / "torch_npu")
     _INSTALLED.append(device)

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 import torch
 
-from npucompose.targets.npu_offline.simulator.device import Device, Event, Recording
+from npucompose.targets.npu_offline.simulator.device import SimulatedDevice, SimulatedEvent, SimulatedGraph
 from npucompose.targets.npu_offline.simulator.lacking import refuse, refused
 from npucompose.targets.npu_offline.simulator.recorder import Updater, chrome_trace
 
@@ -30,7 +30,7 @@ def handle(stream: int) -> int:
 class StreamBase(torch.Stream):
     """torch_npu._C._NPUStreamBase: made new, or by the three numbers of one that exists."""
 
-    _device: ClassVar[Device]
+    _device: ClassVar[SimulatedDevice]
 
     def __new__(
         cls,
@@ -71,8 +71,8 @@ class StreamBase(torch.Stream):
 class EventBase(torch.Event):
     """torch_npu._C._NPUEventBase."""
 
-    _device: ClassVar[Device]
-    _event: Event
+    _device: ClassVar[SimulatedDevice]
+    _event: SimulatedEvent
 
     def __new__(
         cls, enable_timing: bool = False, blocking: bool = False, interprocess: bool = False,
@@ -119,10 +119,10 @@ class EventBase(torch.Event):
 class GraphBase:
     """torch_npu._C._NPUGraph."""
 
-    _device: ClassVar[Device]
+    _device: ClassVar[SimulatedDevice]
 
     def __init__(self) -> None:
-        self._recording = Recording(self._device)
+        self._recording = SimulatedGraph(self._device)
 
     def capture_begin(self, pool: Any = None, capture_error_mode: str = "global", report_shape: bool = False) -> None:
         self._recording.begin(pool, capture_error_mode)
@@ -149,7 +149,7 @@ class GraphBase:
 class TaskGroups:
     """torch_npu._C._graph_task_*: the calls between begin and end are a group that gets new arguments later."""
 
-    def __init__(self, device: Device) -> None:
+    def __init__(self, device: SimulatedDevice) -> None:
         self._device = device
         self._begun: list[int] = []
         self._updating: list[Updater] = []
@@ -179,6 +179,6 @@ class TaskGroups:
         return self._device.capturing.tape
 
 
-def attach(device: Device) -> None:
+def attach(device: SimulatedDevice) -> None:
     """From now on streams, events and captured graphs are this device's."""
     StreamBase._device = EventBase._device = GraphBase._device = device

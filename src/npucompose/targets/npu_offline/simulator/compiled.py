@@ -16,7 +16,7 @@ from attrs import frozen
 from torch.utils._python_dispatch import _disable_current_modes
 
 from npucompose.targets.npu_offline.simulator import classes, lacking
-from npucompose.targets.npu_offline.simulator.device import CUBE, VECTOR, Device, owner_of
+from npucompose.targets.npu_offline.simulator.device import CUBE, VECTOR, SimulatedDevice, owner_of
 
 CANN = "9.0.0"
 """The CANN version that the simulator says it is: the one that torch_npu 2.13.0 was released for."""
@@ -36,7 +36,7 @@ class DeviceProperties:
     vector_core_num: int
 
 
-def make(device: Device) -> ModuleType:
+def make(device: SimulatedDevice) -> ModuleType:
     """The module; asking it for what is `lacking` says so."""
     classes.attach(device)
     made = ModuleType("torch_npu._C")
@@ -49,7 +49,7 @@ def make(device: Device) -> ModuleType:
     return made
 
 
-def functions(device: Device) -> dict[str, Any]:
+def functions(device: SimulatedDevice) -> dict[str, Any]:
     return {
         **_devices(device),
         **_streams(device),
@@ -74,7 +74,7 @@ def _answer(value: Any) -> Callable[..., Any]:
     return lambda *_, **__: value
 
 
-def _devices(device: Device) -> dict[str, Any]:
+def _devices(device: SimulatedDevice) -> dict[str, Any]:
     """There is one, it is there from the start, and it is number 0."""
     soc = device.soc
     properties = DeviceProperties(
@@ -100,7 +100,7 @@ def _devices(device: Device) -> dict[str, Any]:
     }
 
 
-def _streams(device: Device) -> dict[str, Any]:
+def _streams(device: SimulatedDevice) -> dict[str, Any]:
     def current(device_index: int = 0) -> tuple[int, int, int]:
         return (device.current, 0, classes.DEVICE_TYPE)
 
@@ -122,7 +122,7 @@ def _streams(device: Device) -> dict[str, Any]:
     }
 
 
-def _limits(device: Device) -> dict[str, Any]:
+def _limits(device: SimulatedDevice) -> dict[str, Any]:
     def set_limit(*, stream_id: int, device_index: int, device_type: int, type: int, value: int) -> None:
         device.limit(stream_id, KINDS[type], value)
 
@@ -144,7 +144,7 @@ def _limits(device: Device) -> dict[str, Any]:
     }
 
 
-def _graphs(device: Device) -> dict[str, Any]:
+def _graphs(device: SimulatedDevice) -> dict[str, Any]:
     groups = classes.TaskGroups(device)
 
     def scope(what: str) -> Callable[[str | None], None]:
@@ -164,7 +164,7 @@ def _graphs(device: Device) -> dict[str, Any]:
     }
 
 
-def _options(device: Device) -> dict[str, Any]:
+def _options(device: SimulatedDevice) -> dict[str, Any]:
     def set_option(option: Mapping[str, str]) -> None:
         device.options.update(option)
 
@@ -195,7 +195,7 @@ def _options(device: Device) -> dict[str, Any]:
     }
 
 
-def _memory(device: Device) -> dict[str, Any]:
+def _memory(device: SimulatedDevice) -> dict[str, Any]:
     def storage_at(address: int, _: Any, nbytes: int) -> torch.UntypedStorage:
         """The memory of a recording by its address; other memory (an input's) is only borrowed, as torch_npu does."""
         with _disable_current_modes():

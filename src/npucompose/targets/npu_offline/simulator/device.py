@@ -20,8 +20,8 @@ from npucompose.targets.npu_offline.simulator.recorder import (
     KERNEL,
     RECORD,
     WAIT,
-    Call,
     Order,
+    RecordedCall,
     Recorder,
     storages,
     tensors,
@@ -30,7 +30,7 @@ from npucompose.vendor.devices import Soc, device_of
 
 
 @define(kw_only=True, eq=False)
-class Ledger:
+class CallLedger:
     """`ledger.note("replay", "graph 2")` appends one line and counts one replay."""
 
     counts: Counter[str] = field(factory=Counter)
@@ -48,7 +48,7 @@ RESERVED_TASKS = 32
 
 
 @define(kw_only=True, eq=False)
-class Event:
+class SimulatedEvent:
     """A captured graph waits for an `external` one at every replay, until the host signals it."""
 
     number: int
@@ -56,17 +56,17 @@ class Event:
     signalled: bool = False
 
 
-class Device:
+class SimulatedDevice:
     """Everything that the simulator's modules share. A stream is known by its number; 0 is the default stream."""
 
     def __init__(self, soc: Soc | None = None) -> None:
         self.soc = soc or device_of(None)
         self.captured_streams = 0
         """What the captured graphs hold of the `soc.streams` that there are."""
-        self.ledger = Ledger()
-        self.graphs: list[Recording] = []
+        self.ledger = CallLedger()
+        self.graphs: list[SimulatedGraph] = []
         """Captured graphs in order; TorchAir makes an empty one first for each FX graph, which is not among them."""
-        self.capturing: Recording | None = None
+        self.capturing: SimulatedGraph | None = None
         self.ge_sessions: list[Any] = []
         self.options: dict[str, str] = {}
         """What torch_npu's Python set with `_npu_setOption`."""
@@ -75,7 +75,7 @@ class Device:
         self._pool_numbers = itertools.count(1)
         self._stream_numbers = itertools.count(1)
         self._event_numbers = itertools.count(1)
-        self._waiting: dict[int, Iterator[Event]] = {}
+        self._waiting: dict[int, Iterator[SimulatedEvent]] = {}
         self._limits: dict[int, dict[str, int]] = {}
         self._stack = [0]
 
@@ -97,8 +97,8 @@ class Device:
     def new_stream(self) -> int:
         return next(self._stream_numbers)
 
-    def new_event(self, external: bool = False) -> Event:
-        return Event(number=next(self._event_numbers), external=external)
+    def new_event(self, external: bool = False) -> SimulatedEvent:
+        return SimulatedEvent(number=next(self._event_numbers), external=external)
 
     def new_pool(self) -> tuple[int, int]:
         """A handle as torch_npu makes them: two integers, one of them 0."""
@@ -118,7 +118,7 @@ class Device:
     def leave(self) -> None:
         self._stack.pop()
 
-    def record(self, event: Event, stream: int) -> None:
+    def record(self, event: SimulatedEvent, stream: int) -> None:
         self.ledger.note("event_record", f"event {event.number} on stream {stream}")
         if self.capturing is not None:
             self.capturing.taped_record(event, stream)
@@ -126,12 +126,12 @@ class Device:
             event.signalled = True
             self.advance(self._waiting.pop(event.number, None))
 
-    def wait(self, event: Event, stream: int) -> None:
+    def wait(self, event: SimulatedEvent, stream: int) -> None:
         self.ledger.note("event_wait", f"event {event.number} on stream {stream}")
         if self.capturing is not None:
             self.capturing.taped_wait(event, stream)
 
-    def reset(self, event: Event) -> None:
+    def reset(self, event: SimulatedEvent) -> None:
         if self.capturing is not None:
             self.capturing.tape.append(HostSignal(event=event, clears=True))
         else:
@@ -175,7 +175,7 @@ class Device:
         if self.capturing is not None:
             self.capturing.notes.append(line)
 
-    def advance(self, replay: Iterator[Event] | None) -> None:
+    def advance(self, replay: Iterator[SimulatedEvent] | None) -> None:
         """Run a replay on to its end, or to an external event that nobody has signalled yet."""
         if replay is not None and (blocked := next(replay, None)) is not None:
             self._waiting[blocked.number] = replay
@@ -187,7 +187,7 @@ class Device:
             raise RuntimeError(f"simulator: a replay waits for external event {waits}, which nobody has signalled.")
 
 
-LIVE: weakref.WeakSet[Recording] = weakref.WeakSet()
+LIVE: weakref.WeakSet[SimulatedGraph] = weakref.WeakSet()
 """Graphs whose memory exists: TorchAir keeps addresses of it and asks for tensors by them (`owner_of`)."""
 
 
@@ -195,7 +195,7 @@ LIVE: weakref.WeakSet[Recording] = weakref.WeakSet()
 class HostSignal:
     """The replay stands here until the host signals the event, or clears its signal."""
 
-    event: Event
+    event: SimulatedEvent
     clears: bool = False
 
 
@@ -203,12 +203,12 @@ MODES = ("global", "thread_local", "relaxed")
 """What a capture may do about calls of other threads."""
 
 
-class Recording:
+class SimulatedGraph:
     """One captured graph. TorchAir's first one for an FX graph is empty: it opens the memory pool."""
 
-    def __init__(self, device: Device) -> None:
+    def __init__(self, device: SimulatedDevice) -> None:
         self.device = device
-        self.tape: list[Call | HostSignal] = []
+        self.tape: list[RecordedCall | HostSignal] = []
         self.notes: list[str] = []
         """Kernels, records and waits in the order in which the device got them, a line each."""
         self.blocks: dict[int, torch.UntypedStorage] = {}
@@ -253,11 +253,11 @@ class Recording:
 
     def _tasks(self) -> Counter[int]:
         """{stream: kernels on it}."""
-        return Counter(entry.stream for entry in self.tape if isinstance(entry, Call) and entry.computes)
+        return Counter(entry.stream for entry in self.tape if isinstance(entry, RecordedCall) and entry.computes)
 
     @property
     def kernels(self) -> int:
-        return sum(isinstance(entry, Call) and entry.computes for entry in self.tape)
+        return sum(isinstance(entry, RecordedCall) and entry.computes for entry in self.tape)
 
     def replay(self) -> None:
         self.device.synchronize()
@@ -265,10 +265,10 @@ class Recording:
         self.device.ledger.note("replay")
         self.device.advance(self._run())
 
-    def _run(self) -> Iterator[Event]:
+    def _run(self) -> Iterator[SimulatedEvent]:
         """Yields the event it is blocked on: TorchAir starts a replay *before* it updates the tasks' arguments."""
         for entry in self.tape:
-            if isinstance(entry, Call):
+            if isinstance(entry, RecordedCall):
                 if entry.computes:
                     with torch.no_grad():
                         entry.run()
@@ -284,7 +284,7 @@ class Recording:
         self.device.captured_streams -= self._streams
         self._streams = 0
 
-    def taped_call(self, call: Call, written: Sequence[torch.Tensor]) -> None:
+    def taped_call(self, call: RecordedCall, written: Sequence[torch.Tensor]) -> None:
         self.tape.append(call)
         given = storages([*call.args])
         for storage in () if call.func._schema.is_mutable else (t.untyped_storage() for t in tensors(call.out)):
@@ -298,12 +298,12 @@ class Recording:
         reads = storages([*call.args, *call.kwargs.values()])
         self.order.call(call.stream, str(call.func), reads, storages([*written, *made]))
 
-    def taped_record(self, event: Event, stream: int) -> None:
+    def taped_record(self, event: SimulatedEvent, stream: int) -> None:
         self.notes.append(f"record event {event.number} on stream {stream}")
         self.tasks.append((RECORD, event.number, stream))
         self.order.record(event.number, stream)
 
-    def taped_wait(self, event: Event, stream: int) -> None:
+    def taped_wait(self, event: SimulatedEvent, stream: int) -> None:
         kind = "external event" if event.external else "event"
         self.notes.append(f"wait {kind} {event.number} on stream {stream}")
         if event.external:
@@ -312,7 +312,7 @@ class Recording:
         self.order.wait(event.number, stream)
 
 
-def owner_of(device: Device, address: int) -> torch.UntypedStorage | None:
+def owner_of(device: SimulatedDevice, address: int) -> torch.UntypedStorage | None:
     """The memory of a recording that begins at `address`."""
     for live in LIVE:
         if address in live.blocks:

@@ -27,7 +27,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from npucompose.ops import attention
-from npucompose.targets.npu_offline.simulator.device import Device
+from npucompose.targets.npu_offline.simulator.device import SimulatedDevice
 
 LENGTHS = ("actual_seq_lengths", "actual_seq_lengths_kv")
 SAME = {"air::npu_fused_infer_attention_score": attention.FIA}
@@ -60,7 +60,7 @@ TorchDataType = enum.IntEnum("TorchDataType", {name: number for number, name in 
 class TorchNpuGraphBase:
     """A GE session's graph. `loaded` is the serialised ModelDef and the options exactly as libge would get them."""
 
-    device: ClassVar[Device]
+    device: ClassVar[SimulatedDevice]
     programs: ClassVar[dict[str, Any]] = {}
     """{graph name: the genuine GeConcreteGraph}, so that `run` can find the FX graph."""
 
@@ -131,7 +131,7 @@ def _symbol(expression: Any, metas: Mapping[int, Any], arguments: Sequence[Any])
     return None
 
 
-def attributes(device: Device) -> dict[str, Any]:
+def attributes(device: SimulatedDevice) -> dict[str, Any]:
     """What `torchair.core._torchair` holds."""
 
     def noted(what: str, answer: Any = None) -> Callable[..., Any]:

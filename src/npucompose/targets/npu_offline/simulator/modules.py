@@ -16,7 +16,7 @@ from torch.utils.backend_registration import _setup_privateuseone_for_python_bac
 
 from npucompose.targets.npu_offline.simulator import compiled, ge_session, lacking
 from npucompose.targets.npu_offline.simulator.classes import DEVICE_TYPE
-from npucompose.targets.npu_offline.simulator.device import Device
+from npucompose.targets.npu_offline.simulator.device import SimulatedDevice
 
 ND = 2
 """ACL_FORMAT_ND: the only layout that a CPU tensor has."""
@@ -34,7 +34,7 @@ def module(name: str, made: ModuleType | None = None, **attributes: Any) -> Modu
     return made
 
 
-def install(device: Device, root: Path) -> None:
+def install(device: SimulatedDevice, root: Path) -> None:
     """`root` is the wheel's torch_npu folder, whose `dynamo` holds the packages torchair and npugraph_ex."""
     if "torch_npu" in sys.modules:
         raise RuntimeError("simulator: torch_npu is imported in this process already.")
@@ -62,7 +62,7 @@ def install(device: Device, root: Path) -> None:
     _dynamo()
 
 
-def _torch_npu(device: Device, root: Path) -> ModuleType:
+def _torch_npu(device: SimulatedDevice, root: Path) -> ModuleType:
     """The package itself, whose `__init__` would load CANN. Every module below it is the wheel's, but for two."""
     package = module(
         "torch_npu",
@@ -117,7 +117,7 @@ def _name_saved_tensors(graphs: ModuleType) -> None:
     graphs.__dict__["_build_save_npugraph_tensor_path"] = built
 
 
-def _accelerator(device: Device) -> None:
+def _accelerator(device: SimulatedDevice) -> None:
     """torch.accelerator asks torch's C++ for the device's stream, where a backend in Python cannot answer."""
 
     def current(index: int) -> torch.Stream:

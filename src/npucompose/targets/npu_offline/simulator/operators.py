@@ -31,7 +31,7 @@ import yaml
 
 from npucompose.ops import attention, fused
 from npucompose.ops.definitions import UnsupportedArgument
-from npucompose.targets.npu_offline.simulator.device import Device
+from npucompose.targets.npu_offline.simulator.device import SimulatedDevice
 from npucompose.targets.npu_offline.simulator.modules import module
 
 SCHEMAS = "csrc/aten/npu_native_functions_by_codegen.yaml"
@@ -40,7 +40,7 @@ FIA = attention.FIA
 _LIBRARIES: list[torch.library.Library] = []
 
 
-def define(device: Device, root: Path) -> None:
+def define(device: SimulatedDevice, root: Path) -> None:
     """Define every operator of the list that torch does not have. `root` is the wheel's torch_npu."""
     library = torch.library.Library("npu", "FRAGMENT")
     aten = torch.library.Library("aten", "IMPL")

@@ -37,7 +37,7 @@ CONTROL = ("air", "npugraph_ex")
 
 
 @define(kw_only=True, eq=False)
-class Call:
+class RecordedCall:
     """One recorded call: a replay runs it again, into the memory of `out`."""
 
     func: torch._ops.OpOverload
@@ -95,7 +95,7 @@ class Recorder(TorchDispatchMode):
             # TorchAir captures on empty clones of the inputs (clone_input), because a device does not execute while
             # it captures. This capture does execute: on uninitialised memory an index would be out of range.
             out.copy_(args[0])
-        call = Call(func=func, args=args, kwargs=kwargs, out=out, stream=self.graph.device.current)
+        call = RecordedCall(func=func, args=args, kwargs=kwargs, out=out, stream=self.graph.device.current)
         self.graph.taped_call(call, written)
         return out
 
@@ -115,7 +115,7 @@ class Updater(TorchDispatchMode):
 
     def __init__(self, tasks: Sequence[Any]) -> None:
         super().__init__()
-        self.tasks = [task for task in tasks if isinstance(task, Call)]
+        self.tasks = [task for task in tasks if isinstance(task, RecordedCall)]
         self.updated = 0
 
     def __torch_dispatch__(

@@ -14,7 +14,7 @@ from hypothesis import assume
 from torch import fx
 
 from npucompose.graphs.effects import control, nodes_in, stream_labels
-from npucompose.targets.npu_offline.simulator.device import Device, Event, Recording
+from npucompose.targets.npu_offline.simulator.device import SimulatedDevice, SimulatedEvent, SimulatedGraph
 from tests.facts.broken import (
     EXAMPLES,
     Planned,
@@ -29,16 +29,16 @@ from tests.targets.npu_offline.asked import on_stream
 
 
 @pytest.fixture
-def device() -> Device:
-    return Device()
+def device() -> SimulatedDevice:
+    return SimulatedDevice()
 
 
-def captured(device: Device, module: fx.GraphModule) -> Recording:
+def captured(device: SimulatedDevice, module: fx.GraphModule) -> SimulatedGraph:
     """The planned graph as code would run it in a capture: streams entered, events recorded and waited for."""
     labels, given = stream_labels(module.graph), iter(some_inputs(module))
-    streams, events = {"default": device.new_stream()}, dict[fx.Node, Event]()
+    streams, events = {"default": device.new_stream()}, dict[fx.Node, SimulatedEvent]()
     interpreter = fx.Interpreter(module, garbage_collect_values=False)
-    graph = Recording(device)
+    graph = SimulatedGraph(device)
     with torch.no_grad(), on_stream(device, streams["default"]):
         graph.begin()
         for node in module.graph.nodes:
@@ -63,7 +63,7 @@ def captured(device: Device, module: fx.GraphModule) -> Recording:
 @EXAMPLES
 @pytest.mark.parametrize("breaks", [without_a_wait, with_an_early_record, with_another_name])
 def test_kernels_that_nothing_orders_any_more_are_told(
-    breaks: Callable[[Planned], bool], examples: int, device: Device
+    breaks: Callable[[Planned], bool], examples: int, device: SimulatedDevice
 ) -> None:
     seen: Counter[bool] = Counter()
 
