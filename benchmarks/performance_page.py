@@ -25,8 +25,8 @@ there is one. The *kernel floor* is what ATen's own kernels take, by themselves 
 
 - **npucompose** rows: `torch.compile` is a recording behind guards, `detached` the handle that skips them, both native
   (C++); `portable` is the detached handle without a compiler; `max-autotune` is our passes, then Inductor with
-  autotuned kernels, frozen weights and the faster of MKL and oneDNN for each product, called by Inductor's wrapper;
-  `max-autotune, detached` is the handle of a recording of the same kernels (`inductor.replay=native`).
+  autotuned kernels, frozen weights and the faster of MKL and oneDNN for each product, called by Inductor's wrapper
+  (`inductor.replay=wrapper`); `max-autotune, detached` is the handle of a recording of the same kernels.
 - *transformers* is one token through a four-layer `LlamaForCausalLM` of random weights, without a cache.
 - AOTInductor and the rows without npucompose have torch's defaults. ONNX Runtime and OpenVINO take and give arrays over
   torch's memory; their threads do not spin or are counted as asked.

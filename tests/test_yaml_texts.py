@@ -52,14 +52,14 @@ def test_yaml_is_read_as_it_is_meant(text: str, data: Any) -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("a: !!omap [1]", "x, line 1: the tag tag:yaml.org,2002:omap is not read: plain values only."),
-        ("a: !!seq {b: 1}", "x, line 1: the tag tag:yaml.org,2002:seq is not read"),
-        ("a: !mine 1", "x, line 1: the tag !mine is not read"),
-        ("a:\n  b: &a 1\n  <<: [*a]", "x, line 3: the merge key << takes a mapping"),
-        ("\n\na: [", "x, line 4 is not YAML: "),
-        ("a: !!bool maybe", "x, line 1: 'maybe' is no bool that can be held."),
-        ("a: !!int " + "x" * 41, "x, line 1: xxxxxxxxxxxx… (41 characters) is no int that can be held."),
-        ("a: !!int " + "x" * 40, f"x, line 1: '{'x' * 40}' is no int that can be held."),
+        ("a: !!omap [1]", "x:1: the tag tag:yaml.org,2002:omap is not read: plain values only."),
+        ("a: !!seq {b: 1}", "x:1: the tag tag:yaml.org,2002:seq is not read"),
+        ("a: !mine 1", "x:1: the tag !mine is not read"),
+        ("a:\n  b: &a 1\n  <<: [*a]", "x:3: the merge key << takes a mapping"),
+        ("\n\na: [", "x:4 is not YAML: "),
+        ("a: !!bool maybe", "x:1: 'maybe' is no bool that can be held."),
+        ("a: !!int " + "x" * 41, "x:1: xxxxxxxxxxxx… (41 characters) is no int that can be held."),
+        ("a: !!int " + "x" * 40, f"x:1: '{'x' * 40}' is no int that can be held."),
         ("a: \x01", "x is not YAML: "),
     ],
 )

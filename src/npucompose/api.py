@@ -61,7 +61,8 @@ def _compiled_again(overrides: Sequence[str], config_dirs: Sequence[str], model:
 
 def _building(made: Materialised) -> Materialised:
     """The same, and what its graphs need is built while the caller does other things."""
-    made.backend.target.start_build(made.backend.mode)
+    if made.backend.records:
+        made.backend.target.start_build(made.backend.mode)
     return made
 
 

@@ -303,7 +303,7 @@ def test_a_report_s_status_and_error(outcome: Outcome | None, changes: dict[str,
 def test_a_failure_of_tracing_is_not_npucompose_s() -> None:
     words = _error(None, attrs.evolve(FULL, numerics=attrs.evolve(WRONG, cause="tracing")))
     assert words is not None
-    assert "torch.compile(backend='aot_eager') differs from eager too; a; and 1 more, in" in words
+    assert "torch.compile(backend='aot_eager') differs from eager too; a; and 1 more, in report.json" in words
 
 
 @pytest.fixture(scope="module")

@@ -17,6 +17,7 @@ from npucompose.measure.timing import Samples
 from npucompose.results.drawing import GraphDrawing, NodeTable
 from npucompose.results.measured import ALL, MemoryFacts, Numerics, Variant
 from npucompose.results.record import CaptureFacts
+from npucompose.schema.experiment import Profile
 from npucompose.table.structure import facts_of
 
 # capture
@@ -101,7 +102,7 @@ class Live:
         self.log: list[Any] = []
         self.experiment = SimpleNamespace(
             mode=SimpleNamespace(name=mode),
-            benchmark=SimpleNamespace(warmup=1, min_calls=2, min_seconds=0.0, max_calls=3),
+            benchmark=SimpleNamespace(warmup=1, min_calls=2, min_seconds=0.0, max_calls=3, profile=Profile()),
         )
         self.reference, self.compiled = self._call("eager"), self._call("compiled")
         self.detached = self._call("replay") if detached else None

@@ -54,6 +54,7 @@ def test_a_verdict_is_told_part_by_part(locked: Locked) -> None:
         "  device.cpu: locked 1, here 2",
         "numerics: hold",
         "speedup: holds",
+        "expectations: not in the recipe",
         "the recipe holds here (and device, versions differ): ok",
     ]
 
@@ -66,6 +67,7 @@ def test_a_promise_that_is_broken_or_was_not_made_is_told(locked: Locked) -> Non
         "  numerics.bitwise: locked true, here false",
         "speedup: differ",
         "  speedup.x: locked 1, here 2",
+        "expectations: not in the recipe",
         "the recipe does not hold here: numerics_failed",
     ]
     without = attrs.evolve(locked, result=attrs.evolve(locked.result, numerics=None, benchmark=None))

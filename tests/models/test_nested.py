@@ -222,7 +222,7 @@ def test_a_factory_gets_the_seed_where_it_can_be_named() -> None:
 )
 def test_what_a_factory_makes_is_a_module_with_its_inputs(made: Any, words: str) -> None:
     with pytest.raises(ConfigError, match=words):
-        Python(factory="m:f")._built(made, 0)
+        Python(factory="json:loads")._built(made, 0)
 
 
 def test_only_a_users_own_code_needs_trust() -> None:

@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_flatten
 
 from npucompose.compose.conf import conf_dir
 from npucompose.passes.adapt import Adapt
-from npucompose.passes.base import PassOutcome
+from npucompose.passes.base import Outcome
 from npucompose.passes.proof import DOES_NOT_FIT
 from npucompose.schema.adapt import Rewriting, RuleSet
 from npucompose.table.structure import structure
@@ -175,7 +175,7 @@ def _with_edges(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _differences(
-    before: fx.GraphModule, after: fx.GraphModule, tensors: list[torch.Tensor], outcome: PassOutcome
+    before: fx.GraphModule, after: fx.GraphModule, tensors: list[torch.Tensor], outcome: Outcome
 ) -> Iterator[str]:
     olds = before(*[copied(t) for t in tensors])
     try:
@@ -191,7 +191,7 @@ def _differences(
             yield f"{old.flatten()[:6]} became {new.flatten()[:6]}"
 
 
-def within(old: torch.Tensor, new: torch.Tensor, outcome: PassOutcome) -> bool:
+def within(old: torch.Tensor, new: torch.Tensor, outcome: Outcome) -> bool:
     """Bits where the outcome is exact (NaN is NaN), else its tolerance."""
     if outcome.exact or not old.is_floating_point():
         same = (old == new) & (torch.signbit(old) == torch.signbit(new))

@@ -14,7 +14,7 @@ from torch import fx
 from npucompose.errors import ConfigError, RejectedError
 from npucompose.graphs import op_counts, printed
 from npucompose.passes.adapt import Adapt, AdaptationLog, DryAdapt
-from npucompose.passes.base import PassOutcome, Request
+from npucompose.passes.base import Outcome, Request
 from npucompose.schema.adapt import RuleSet
 from npucompose.schema.capabilities import Capabilities
 from npucompose.table.structure import structure
@@ -34,7 +34,7 @@ def rules(text: str) -> RuleSet:
     return structure(RuleSet, {"name": "mine", "rules": yaml.safe_load(text)}, "adapt")
 
 
-def adapted(graph: fx.GraphModule, given: RuleSet, can: Capabilities = CAN) -> PassOutcome:
+def adapted(graph: fx.GraphModule, given: RuleSet, can: Capabilities = CAN) -> Outcome:
     outcome = Adapt(rules=given).rewrite(graph.graph, can)
     graph.graph.lint()
     graph.recompile()

@@ -16,7 +16,7 @@ from npucompose.graphs import op_counts
 from npucompose.graphs.matching import arguments_of, operator_of, part_of
 from npucompose.passes.adapt.build import TRAIL, Builder, case_of
 from npucompose.passes.adapt.engine import applies, walk
-from npucompose.passes.base import PassOutcome
+from npucompose.passes.base import Outcome
 from npucompose.passes.metadata import same_form
 from npucompose.schema.adapt import OperatorCall, RuleSet
 from npucompose.schema.capabilities import Capabilities
@@ -261,9 +261,7 @@ def test_sizes_that_are_symbols_become_nodes() -> None:
     assert asked == [(size, (x, 1)), (aten.sym_numel.default, (x,)), (size, (x, 0)), (size, (x, 1))]
 
 
-def once(
-    text: str, function: Any, *inputs: torch.Tensor, can: Capabilities = CAN
-) -> tuple[fx.GraphModule, PassOutcome]:
+def once(text: str, function: Any, *inputs: torch.Tensor, can: Capabilities = CAN) -> tuple[fx.GraphModule, Outcome]:
     module = traced(function, *inputs)
     return module, adapted(module, rules(text), can)
 

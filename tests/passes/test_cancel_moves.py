@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch import fx
 
 from npucompose.graphs import printed
-from npucompose.passes.base import PassOutcome
+from npucompose.passes.base import Outcome
 from npucompose.passes.cancel_transposes import CancelTransposes
 from npucompose.passes.cancel_transposes.moves import after, counted, inverse
 from npucompose.passes.metadata import loses_nothing
@@ -183,7 +183,7 @@ def test_a_cast_that_loses_nothing_comes_back(data: st.DataObject) -> None:
         assert torch.equal(edges.to(wide).to(narrow), edges)
 
 
-def holds(seed: int, relaxed: bool) -> PassOutcome:
+def holds(seed: int, relaxed: bool) -> Outcome:
     """The clean-up of one random graph keeps what it promises."""
     made = RandomMoves(seed, to_integers=not relaxed)
     inputs = made.inputs()

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from torch import fx
 
 from npucompose.errors import PassError
-from npucompose.passes.base import Pass, PassOutcome
+from npucompose.passes.base import Outcome, Pass
 from npucompose.passes.cancel_transposes import CancelTransposes
 from npucompose.passes.pipeline import PassPipeline
 from npucompose.passes.proof import Promise, copied, prove
@@ -31,9 +31,9 @@ class Changes(Pass):
 
     name: ClassVar[str] = "changes"
     by: Callable[..., Any] = aten.abs.default
-    outcome: PassOutcome = PassOutcome(matches=1)
+    outcome: Outcome = Outcome(matches=1)
 
-    def rewrite(self, graph: fx.Graph, can: Capabilities) -> PassOutcome:
+    def rewrite(self, graph: fx.Graph, can: Capabilities) -> Outcome:
         for node in [n for n in graph.nodes if n.target is aten.relu.default]:
             node.target = self.by
         return self.outcome
@@ -98,9 +98,7 @@ def test_a_difference_within_the_promise_is_measured_and_let_through() -> None:
     def nearly(x: torch.Tensor) -> torch.Tensor:
         return torch.relu(x) * (1 + 1e-6)
 
-    _, record = checked(
-        lambda x: x.relu(), Changes(by=nearly, outcome=PassOutcome(matches=1, exact=False, rtol=1e-5)), X
-    )
+    _, record = checked(lambda x: x.relu(), Changes(by=nearly, outcome=Outcome(matches=1, exact=False, rtol=1e-5)), X)
     assert 0 < record.max_abs_err < 1e-4
     with pytest.raises(PassError, match="every bit is promised"):
         checked(lambda x: x.relu(), Changes(by=nearly), X)

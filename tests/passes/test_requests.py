@@ -10,7 +10,7 @@ from attrs import frozen
 from torch import fx
 
 from npucompose.errors import ConfigError
-from npucompose.passes.base import Constant, Pass, PassOutcome, PythonPass, Request
+from npucompose.passes.base import Constant, Outcome, Pass, PythonPass, Request
 from npucompose.passes.fold_parameters import FoldParameters
 from npucompose.passes.pipeline import PassPipeline, build
 from npucompose.registry import UserFunction
@@ -56,7 +56,7 @@ def test_a_hook_hands_on_all_that_it_is_given() -> None:
 
 
 def test_an_outcome_counts_before_what_a_class_says() -> None:
-    outcome = PassOutcome(matches=5, exact=True, rtol=0.5, atol=0.25)
+    outcome = Outcome(matches=5, exact=True, rtol=0.5, atol=0.25)
     asked = Asked(seen=[], says=outcome)
     (record,) = PassPipeline(passes=(("mine", asked),), can=CAN, check=True)(traced(torch.relu, X))
     assert (record.matches, record.exact, record.rtol, record.atol, record.max_abs_err) == (5, True, 0.5, 0.25, 0.0)
@@ -94,7 +94,7 @@ def test_a_function_of_ones_own_is_counted_by_new_gone_and_changed_nodes(monkeyp
         PythonPass(function="m:f").rewrite(module.graph, CAN)
 
 
-def folding(function: Any, *inputs: torch.Tensor, can: Capabilities = CAN, **options: Any) -> tuple[Any, PassOutcome]:
+def folding(function: Any, *inputs: torch.Tensor, can: Capabilities = CAN, **options: Any) -> tuple[Any, Outcome]:
     """The first input is the parameter."""
     module = traced(function, *inputs)
     first = next(iter(module.graph.nodes)).name

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sqlite3
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -39,6 +40,15 @@ REPORT = Report(key="a", status="ok", experiment={}).as_dict()
 POINT = PointEntry(key="a" * 64, status="ok", overrides=("seed=1",), figures=Figures(model="add", p50_us=2.0))
 TRIAL = Trial(study="s", number=0, key="a" * 64, state="complete", params={"seed": 1}, values=(2.0,))
 RECORD = json.loads(Record(stage="compile", key="a" * 64, facts={}, seconds=1.0).text())
+
+
+def in_no_folder_of_runs(folder: Path) -> object:
+    before = Path.cwd()
+    os.chdir(folder)
+    try:
+        return gather._stores(())
+    finally:
+        os.chdir(before)
 
 
 def recipe(**wrong: Any) -> Callable[[Path], Any]:
@@ -220,6 +230,7 @@ CASES = (
         "'status' must be",
     ),
     Case(GATHER, "nothing was run in", lambda folder: gather._lines(folder), "nothing was run in"),
+    Case(GATHER, "nothing was run here", in_no_folder_of_runs, "nothing was run here: no sweep"),
     Case(GATHER, "is not the list", points('{"points": 3}'), "points.json is not the list of jobs", "TypeError"),
     Case(
         STORE,

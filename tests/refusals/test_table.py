@@ -58,6 +58,8 @@ NO_STRANGERS = {
     "npucompose.sinking.operators": "the package's own table",
     "airflow_free.forkserver": "what our own process is given",
     "airflow_free.processes": "the kernel's files",
+    "npucompose_extensions.trackers": "the user's own login of W&B, whose mistakes are the user's",
+    "npucompose.targets.inductor_code": "what the installed torch has just generated",
     "npucompose_extensions.search.study": "what was written in the same call",
     "airflow_free.executors": "what a worker of the sweep has just written",
     "airflow_free.stage": "what was written in the same call",

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from npucompose.input_safety import InputLimits, plain_data, read_text
+from npucompose.input_safety import InputLimits, plain_data, read_text, variable
 from tests.refusals.case import Case
 
 WITH_ALIASES = InputLimits(most_values=1_000, deepest=5, aliases=True)
@@ -39,6 +39,8 @@ CASES = (
     Case(TEXT, "cannot be read", at("x" * 300), "cannot be read", "OSError"),
     Case(TEXT, "is longer than", at("/proc/self/status", 10), "is longer than 10 bytes"),
     Case(TEXT, "is not text in UTF-8", text(b"caf\xe9"), "is not text in UTF-8", "UnicodeDecodeError"),
+    Case(TEXT, "is no name of an environment", lambda _: variable("A,B"), "is no name of an environment variable"),
+    Case(TEXT, "that it is a secret", lambda _: variable("API_TOKEN"), "its name says that it is a secret"),
     Case(YAML, "{why}{tab}", yaml("a: [1,"), "x:2 is not YAML: did not find", "ParserError"),
     Case(YAML, "str(error).split()", yaml("a: \ud800"), "x is not YAML", "Unicode"),
     Case(YAML, "a second document", yaml("a: 1\n---\nb: 2"), ":2: a second document begins"),

@@ -160,8 +160,9 @@ def test_a_small_torch_is_asked_for_what_it_has():
     assert InductorOptions.of_tree(asked.as_tree()) == asked
     assert InductorOptions.of_tree({"frozen_weights": "refreeze"}) == InductorOptions()
     assert InductorOptions.of_tree({"frozen_weights": None}) == InductorOptions()
-    native = InductorOptions.of_tree({"replay": "native"})
-    assert (native.replays, InductorOptions().replays, "replay" in native.settings()) == (True, False, False)
+    wrapper = InductorOptions.of_tree({"replay": "wrapper"})
+    assert (wrapper.replays, InductorOptions().replays, "replay" in wrapper.settings()) == (False, True, False)
+    assert not InductorOptions(values={"cpp_wrapper": True}).replays
 
 
 @pytest.mark.usefixtures("small")

@@ -310,7 +310,7 @@ def test_the_genuine_objects_of_an_experiment(
 
 def test_a_cached_call_and_an_export_come_out_in_our_words(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(refusals, "decompositions", lambda names, can: (names, can.ge))
-    monkeypatch.setattr(config, "Cached", lambda *given: lambda *args, **named: (given, args, named))
+    monkeypatch.setattr(config, "CachedModule", lambda *given: lambda *args, **named: (given, args, named))
     backend: Any = Backend()
     given, args, named = target().cached(backend, "module", True)(1, a=2)  # type: ignore[arg-type]
     assert (given, args, named) == ((backend, "module", ((), True), True), (1,), {"a": 2})
@@ -318,7 +318,7 @@ def test_a_cached_call_and_an_export_come_out_in_our_words(monkeypatch: pytest.M
     def failing(*_: Any) -> None:
         raise RuntimeError(NO_CONVERTER)
 
-    monkeypatch.setattr(config, "Cached", lambda *_: failing)
+    monkeypatch.setattr(config, "CachedModule", lambda *_: failing)
     with pytest.raises(CompileError, match="no GE converter"):
         target().cached(backend, "module", True)()  # type: ignore[arg-type]
     monkeypatch.setattr(facts, "LOADED", ["before"])

@@ -150,13 +150,10 @@ def _why_not_inductor(path: str, asked: LegalityCase) -> tuple[str, tuple[str, .
         return f"has no meaning on target={can.target}; it acts on {elsewhere}", STRICTEST
     if path in FREEZING and asked.experiment.compile.training:
         return "is not acting: weights that are trained cannot be constants", STRICTEST
-    settings = asked.experiment.inductor.settings()
-    if path == "frozen_weights" and not settings.get("freezing"):
+    if path == "frozen_weights" and not asked.experiment.inductor.settings().get("freezing"):
         return "is not acting: inductor.freezing is off, and no weight is frozen", STRICT
     if path == "replay" and not asked.can("replays_fused"):
         return f"has no meaning on target={can.target}, which does not record what Inductor makes", STRICTEST
-    if path == "replay" and settings.get("cpp_wrapper"):
-        return "is not acting: with inductor.cpp_wrapper the kernels are called by Inductor's own C++", STRICT
     return "", NEVER
 
 

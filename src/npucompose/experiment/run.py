@@ -27,6 +27,7 @@ from npucompose.experiment.assemble import assembled
 from npucompose.experiment.job import LOG, Job, worker_task
 from npucompose.experiment.lock import Locked
 from npucompose.experiment.orchestrator import remote_environment, store_at
+from npucompose.experiment.stages.benchmark import PROFILE
 from npucompose.machine import thread_settings
 from npucompose.report import html as report_html
 from npucompose.report import json as report_json
@@ -169,7 +170,7 @@ def _from_store(job: Job, store: Store) -> tuple[Finished, ...]:
     found = []
     for stage in job.order:
         record = store.read(stage.name, job.keys[stage.name])
-        if record is not None and store.has_files(record.stage, record.key, vendor_files(record.facts)):
+        if record is not None and store.has_files(record.stage, record.key, written_files(record.facts)):
             found.append(Finished.from_record(record, reused=True))
     return tuple(found)
 
@@ -205,16 +206,18 @@ def _drawings(finished: Sequence[Finished]) -> dict[str, GraphDrawing]:
     return {name: of_facts(GraphDrawing, facts, where=f"drawings.{name}") for name, facts in found.items()}
 
 
-def vendor_files(facts: Mapping[str, Any]) -> Sequence[str]:
-    """What the vendor's compiler had written when the stage was done."""
-    return (facts.get("npu") or {}).get("files", ())
+def written_files(facts: Mapping[str, Any]) -> tuple[str, ...]:
+    """What the vendor's compiler and a profiler had written into the run's folder when the stage was done."""
+    vendor = (facts.get("npu") or {}).get("files", ())
+    profile = ((facts.get("benchmark") or {}).get("profile") or {}).get("files", ())
+    return (*(f"{FILES}/{name}" for name in vendor), *profile)
 
 
 def _bring_files(run_dir: Path, finished: Sequence[Finished], store: Store) -> None:
     """The files of stages that were not run now; the others lie there already."""
     for f in finished:
-        if f.reused and vendor_files(f.facts):
-            store.bring_files(f.stage, f.key, run_dir / FILES)
+        if f.reused and written_files(f.facts):
+            store.bring_files(f.stage, f.key, run_dir)
 
 
 def _timelines(finished: Sequence[Finished]) -> list[tuple[str, Timeline]]:
@@ -234,8 +237,10 @@ def work(payload: Mapping[str, Any], notify: Notify) -> dict[str, Any]:
     job = Job.from_composed(Composed(tree=payload["tree"], provenance=payload["provenance"]))
     store, files = store_at(payload["store"]), Path(payload["files"])
     activity.listen(lambda words: notify(Event(kind="progress", text=words)))
-    job.checked.target.start_build(job.checked.experiment.mode.name)
-    session = Session(job.checked, Folders(files=files, cache=_cache(job, store)))
+    asked = job.checked.experiment
+    if asked.inductor.replays or not asked.mode.spec.fuses:
+        job.checked.target.start_build(asked.mode.name)
+    session = Session(job.checked, Folders(files=files, cache=_cache(job, store), profile=files.parent / PROFILE))
     session.set_up()
     runner = Runner(
         store=store,
@@ -250,8 +255,8 @@ def work(payload: Mapping[str, Any], notify: Notify) -> dict[str, Any]:
         except StageFailed as error:
             error.facts = _known_all_the_same(session, error.cause)
             raise
-        if vendor_files(done[-1].facts) and not done[-1].reused:
-            store.keep_files(stage.name, job.keys[stage.name], files, vendor_files(done[-1].facts))
+        if (kept := written_files(done[-1].facts)) and not done[-1].reused:
+            store.keep_files(stage.name, job.keys[stage.name], files.parent, kept)
         if not _passed(done[-1]):
             break
     return {"stages": [f.stage for f in done]}

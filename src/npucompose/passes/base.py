@@ -39,7 +39,7 @@ class Promise:
 
 
 @frozen(kw_only=True)
-class PassOutcome(Promise):
+class Outcome(Promise):
     """What a rewrite did, where there is more to say than how many places it changed."""
 
     matches: int
@@ -53,7 +53,7 @@ class PassOutcome(Promise):
     """Of the pass `dual_batch_overlap`: what was split, or why nothing was."""
 
     @classmethod
-    def from_rules(cls, rules: Sequence[RuleFacts], *, exact: bool, checks_ranges: bool = False) -> PassOutcome:
+    def from_rules(cls, rules: Sequence[RuleFacts], *, exact: bool, checks_ranges: bool = False) -> Outcome:
         """What several rules or patterns did together."""
         return cls(
             matches=sum(rule.matches for rule in rules),
@@ -133,15 +133,15 @@ class Pass(ABC):
         """`rewrites.py:6` where a person's own function does the work, for errors that go through no line of it."""
         return None
 
-    def run(self, request: Request) -> int | PassOutcome:
+    def run(self, request: Request) -> int | Outcome:
         """What the pipeline calls; a pass that needs no more than the graph leaves it at `rewrite`."""
         return self.rewrite(request.graph_module.graph, request.can)
 
     @abstractmethod
-    def rewrite(self, graph: fx.Graph, can: Capabilities) -> int | PassOutcome:
+    def rewrite(self, graph: fx.Graph, can: Capabilities) -> int | Outcome:
         """Change `graph` in place and say how many places changed; 0 means the graph is as it was.
 
-        An Outcome says more: what this graph's results may be off by, which then counts instead of `exact`.
+        A Outcome says more: what this graph's results may be off by, which then counts instead of `exact`.
 
         The graph must be valid afterwards (`graph.lint()`); code generation and meta data of untouched nodes are
         the pipeline's business. Raise to refuse: the pipeline adds the pass's name.

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from attrs import frozen
 
-from npucompose.passes.base import Constant, Constants, Pass, PassOutcome, Request
+from npucompose.passes.base import Constant, Constants, Outcome, Pass, Request
 from npucompose.results.graphs import FoldFacts
 from npucompose.schema.capabilities import Capabilities
 from npucompose.table.options import option
@@ -41,14 +41,14 @@ class FoldParameters(Pass):
 
     buffers: bool = option(False, "fold buffers too: promises that nothing writes them between calls")
 
-    def run(self, request: Request) -> PassOutcome:
+    def run(self, request: Request) -> Outcome:
         module = request.graph_module
         if not request.can.constants:
-            return PassOutcome(matches=0)
+            return Outcome(matches=0)
         folded = list(self._foldable(module.graph, request.constants))
         for node, _, value in folded:
             _put_in(module, node, value)
-        return PassOutcome(
+        return Outcome(
             matches=len(folded),
             folds=FoldFacts(
                 parameters=tuple(dict.fromkeys(name for _, name, _ in folded)),

@@ -17,7 +17,7 @@ from npucompose.activity import doing
 from npucompose.errors import ConfigError, PassError, RejectedError, raise_for, users_line
 from npucompose.machine import gc_paused
 from npucompose.passes import PASSES
-from npucompose.passes.base import Constants, Pass, PassOutcome, Request, Stage
+from npucompose.passes.base import Constants, Outcome, Pass, Request, Stage
 from npucompose.results.graphs import PassRecord
 from npucompose.schema.capabilities import Capabilities
 from npucompose.schema.experiment import Choice
@@ -123,7 +123,7 @@ class PassPipeline:
         what = "failed"
         try:
             planned = a_pass.skips_planned and is_planned(graph)
-            found = PassOutcome(matches=0) if planned else a_pass.run(request)
+            found = Outcome(matches=0) if planned else a_pass.run(request)
             graph = request.graph_module.graph
             seconds = time.perf_counter() - start
             what = "left an invalid graph"
@@ -136,7 +136,7 @@ class PassPipeline:
                 f"Pass '{a_pass.name}' @ passes.{label} (stage {a_pass.stage}) {what}"
                 f"{f' at {where}' if where else ''}: {type(error).__name__}: {_first_line(error)}"
             ) from error
-        outcome = found if isinstance(found, PassOutcome) else PassOutcome(matches=found, exact=a_pass.exact)
+        outcome = found if isinstance(found, Outcome) else Outcome(matches=found, exact=a_pass.exact)
         return PassRecord(
             name=label,
             stage=a_pass.stage,
@@ -173,7 +173,7 @@ class PassPipeline:
 
 
 def _proven(
-    label: str, a_pass: Pass, before: fx.GraphModule, graph: fx.Graph, outcome: PassOutcome, constants: Constants
+    label: str, a_pass: Pass, before: fx.GraphModule, graph: fx.Graph, outcome: Outcome, constants: Constants
 ) -> float:
     """The largest difference that the pass made; PassError where that is more than it promises."""
     from npucompose.passes.proof import copied, prove

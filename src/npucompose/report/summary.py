@@ -31,7 +31,7 @@ from npucompose.results.record import Report, StreamFacts
 SEARCHABLE = "passes=stream_plan"
 MOST_NOTES = 2
 """Options without effect that are named with the reason."""
-COPIED = ("report", "log", "next")
+COPIED = ("profile", "report", "log", "next")
 """Lines that are never broken, so that they can be copied; into a pipe or a file none is."""
 
 

@@ -208,6 +208,17 @@ class SequenceFacts:
 
 
 @frozen(kw_only=True)
+class ProfileFacts:
+    """Calls under the device's profiler, after the timed ones; no time of theirs is in a report."""
+
+    candidate: Candidate
+    calls: int
+    """In each window."""
+    files: tuple[str, ...]
+    """A Chrome trace for each window, in the run's folder."""
+
+
+@frozen(kw_only=True)
 class BenchmarkFacts(TimeSamples):
     """The samples are those of `candidate`: the detached handle where there is one, else the compiled model."""
 
@@ -215,6 +226,8 @@ class BenchmarkFacts(TimeSamples):
     baselines: Mapping[str, TimeSamples] = field(factory=dict[str, TimeSamples])
     speedup: Mapping[str, float] = field(factory=dict[str, float])
     speedup_compiled: Mapping[str, float] = field(factory=dict[str, float])
+    profile: ProfileFacts | None = None
+    """None: not asked for."""
 
 
 @frozen(kw_only=True)

@@ -135,6 +135,18 @@ class Pipeline:
 
 
 @frozen(kw_only=True)
+class Profile:
+    """Windows of calls under the device's profiler, after everything is timed: as torch.profiler.schedule has them."""
+
+    active: int = option(
+        0, "calls that a window records, as a Chrome trace in the run's folder `profile`; 0: none", ge=0, le=1000
+    )
+    wait: int = option(1, "calls before each window that the profiler leaves out", ge=0, le=100_000)
+    warmup: int = option(1, "calls of each window that it sees and throws away", ge=0, le=100_000)
+    repeat: int = option(1, "windows, a trace for each", ge=1, le=100)
+
+
+@frozen(kw_only=True)
 class Benchmark:
     warmup: int = option(5, "calls of each candidate that are not counted", ge=0)
     min_calls: int = option(30, "minimum number of counted calls of each candidate", ge=1)
@@ -147,6 +159,7 @@ class Benchmark:
         factory=tuple,
         doc="modes compared and timed alternately with this one and eager; the report says which won",
     )
+    profile: Profile = option(factory=Profile, doc="calls under a profiler, after the timed ones")
 
 
 PATHS = (1, 2, 3, 4, 5, 6)

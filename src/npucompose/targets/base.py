@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from npucompose.results.effective import Effective
     from npucompose.results.graphs import Partition
     from npucompose.results.sinking import NpuFacts
-    from npucompose.results.streams import StreamTimes
+    from npucompose.results.streams import StreamTimes, Timeline
     from npucompose.sinking import GeFacts
     from npucompose.targets.compilation import Backend
     from npucompose.vendor.compiler import CompilerOptions
@@ -60,9 +60,21 @@ class Folders:
     """What it writes for a person: dumps, summaries, exported graphs."""
     cache: Path | None = None
     """What it keeps for a later process."""
+    profile: Path | None = None
+    """Where traces of profiled calls go."""
 
 
 NO_FOLDERS = Folders()
+
+
+@frozen(kw_only=True)
+class Profiler:
+    """What watches the calls of a device."""
+
+    module: Any
+    """torch.profiler, or a vendor's module of the same interface: `profile`, `schedule`, `ProfilerActivity`."""
+    activities: tuple[str, ...] = ("CPU",)
+    """Names of ProfilerActivity."""
 
 
 @frozen(kw_only=True)
@@ -135,6 +147,17 @@ class OptionalMethods:
 
     def stream_times(self, backend: Backend) -> Mapping[str, StreamTimes]:
         """{graph: how its streams run}, measured on replays of its own."""
+        return {}
+
+    def profiler(self) -> Profiler:
+        """What records the calls of `benchmark.profile`; asked on targets that measure."""
+        import torch.profiler
+
+        return Profiler(module=torch.profiler)
+
+    def kernel_clocks(self, backend: Backend) -> Mapping[str, Callable[[], Timeline]]:
+        """{graph: replays it once, on memory of its own, and says when each kernel ran}, of the graphs whose kernels
+        the profiler does not see because no dispatcher starts them."""
         return {}
 
     def device_memory(self) -> Mapping[str, int]:

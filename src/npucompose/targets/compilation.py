@@ -270,7 +270,7 @@ class Backend:
     def rewrite(self, graph_module: fx.GraphModule, example_inputs: Sequence[Any]) -> Compilation:
         """Run both pipelines on an AOT graph, in place, and keep the record."""
         compilation = self.begin(graph_module)
-        if not self.reads_only:
+        if self.records and not self.reads_only:
             self.target.finish_build(self.mode)
         begun = perf_counter()
         known = self.constants(graph_module)

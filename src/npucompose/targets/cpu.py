@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -32,15 +32,17 @@ from npucompose.vendor.devices import cpu
 if TYPE_CHECKING:
     from torch import fx
 
+    from npucompose.replay.captured_graph import CapturedGraph
     from npucompose.replay.front.generated_cache import GeneratedCache, HowOften
     from npucompose.replay.memory.arena import Arena
     from npucompose.replay.plan import Workers
     from npucompose.results.graphs import Partition
-    from npucompose.results.streams import StreamTimes
+    from npucompose.results.streams import StreamTimes, Timeline
     from npucompose.schema.cost_table import CostTable
     from npucompose.targets.compilation import Backend, Compilation
     from npucompose.targets.frozen_weights import Watch
 
+NO_REPLAYER = "there is no native replayer here"
 LinearLibrary = Literal["auto", "mkl", "onednn"]
 
 
@@ -179,7 +181,8 @@ class CpuTarget(Target):
         return (f"the portable replayer is used: {build.in_one_line(why)}",) if why else ()
 
     def _uses_native(self, mode: str) -> bool:
-        return self.support(mode).captures and self.executor != "portable"
+        support = self.support(mode)
+        return (support.captures or support.replays_fused) and self.executor != "portable"
 
     def _replayer(self) -> Literal["native", "portable"]:
         return "portable" if self.executor == "portable" or self._why_not_native() else "native"
@@ -207,7 +210,7 @@ class CpuTarget(Target):
         try:
             build.load()
         except build.Unavailable as error:
-            if self.executor == "native":
+            if self.executor == "native" and self.support(mode).captures:
                 raise CaptureError(f"target.executor=native: {error}") from None
 
     def identity(self) -> Mapping[str, str]:
@@ -221,21 +224,25 @@ class CpuTarget(Target):
         }
 
     def stream_times(self, backend: Backend) -> Mapping[str, StreamTimes]:
-        from npucompose.replay.captured_graph import CapturedGraph
         from npucompose.replay.executor.native import measured
-        from npucompose.replay.front.graph_cache import GraphCache
         from npucompose.streams import made_up_inputs
 
-        found: dict[str, StreamTimes] = {}
-        for compilation in backend.compilations:
-            lowered, module = compilation.lowered, compilation.graph_module
-            last = lowered.last if isinstance(lowered, GraphCache) else None
-            if not isinstance(last, CapturedGraph) or last.threads is None:
-                continue
-            times = measured(last, module, made_up_inputs(module.graph))
-            if times is not None:
-                found[compilation.id] = times
-        return found
+        times = {
+            graph: measured(last, module, made_up_inputs(module.graph))
+            for graph, last, module in _last_recordings(backend)
+            if last.threads is not None
+        }
+        return {graph: one for graph, one in times.items() if one is not None}
+
+    def kernel_clocks(self, backend: Backend) -> Mapping[str, Callable[[], Timeline]]:
+        from npucompose.replay.executor.native import kernel_clock
+        from npucompose.streams import made_up_inputs
+
+        clocks = {
+            graph: kernel_clock(last, module, made_up_inputs(module.graph))
+            for graph, last, module in _last_recordings(backend)
+        }
+        return {graph: one for graph, one in clocks.items() if one is not None}
 
     def compile(
         self, backend: Backend, graph_module: fx.GraphModule, example_inputs: Sequence[Any]
@@ -258,7 +265,7 @@ class CpuTarget(Target):
         from npucompose.targets.inductor_code import InductorCode, UnreadCode
 
         try:
-            code = InductorCode.of(compiled)
+            code = InductorCode.of(compiled) if self._replayer() == "native" else NO_REPLAYER
         except UnreadCode as why:
             code = f"its code {why}"
         request = LowerRequest(
@@ -298,3 +305,17 @@ class CpuTarget(Target):
             "when_new": "at_once" if request.at_once else self.when_new,
             "workers": self.workers,
         }
+
+
+def _last_recordings(backend: Backend) -> Iterator[tuple[str, CapturedGraph, fx.GraphModule]]:
+    """(graph, its last recording, its module) of the graphs that are recorded whole and as FX has them, not as code
+    that a compiler made of them."""
+    from npucompose.replay.captured_graph import CapturedGraph
+    from npucompose.replay.front.generated_cache import GeneratedCache
+    from npucompose.replay.front.graph_cache import GraphCache
+
+    for compilation in backend.compilations:
+        lowered = compilation.lowered
+        last = lowered.last if isinstance(lowered, GraphCache) else None
+        if isinstance(last, CapturedGraph) and not isinstance(lowered, GeneratedCache):
+            yield compilation.id, last, compilation.graph_module

@@ -7,6 +7,7 @@ import subprocess
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, ClassVar
 
+import attrs
 from attrs import frozen
 
 from npucompose.errors import ConfigError
@@ -21,7 +22,7 @@ from npucompose.replay.interface import (
 )
 from npucompose.schema.capabilities import Capabilities
 from npucompose.table.options import option
-from npucompose.targets.base import TORCH_COMPILE, ModeSupport, Target, placed_on
+from npucompose.targets.base import TORCH_COMPILE, ModeSupport, Profiler, Target, placed_on
 from npucompose.version import CUDA_UNPROVEN
 
 if TYPE_CHECKING:
@@ -114,6 +115,9 @@ class CudaTarget(Target):
             partial=request.partial,
         )
         return lowered(cache, "cuda")
+
+    def profiler(self) -> Profiler:
+        return attrs.evolve(super().profiler(), activities=("CPU", "CUDA"))
 
     def synchronize(self) -> None:
         import torch

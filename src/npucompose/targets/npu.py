@@ -11,7 +11,7 @@ from attrs import frozen
 
 from npucompose.errors import ConfigError
 from npucompose.table.options import option
-from npucompose.targets.base import placed_on
+from npucompose.targets.base import Profiler, placed_on
 from npucompose.targets.torchair.target import TorchairTarget
 
 if TYPE_CHECKING:
@@ -89,6 +89,12 @@ class NpuTarget(TorchairTarget):
             "device_reserved_peak_bytes": int(npu.max_memory_reserved(self.index)),
             "device_total_bytes": int(npu.get_device_properties(self.index).total_memory),
         }
+
+    def profiler(self) -> Profiler:
+        """torch_npu's, which records the device by msprof and has torch.profiler's interface."""
+        import torch_npu.profiler  # pyright: ignore[reportMissingImports]
+
+        return Profiler(module=torch_npu.profiler, activities=("CPU", "NPU"))  # pyright: ignore[reportUnknownMemberType]
 
     def synchronize(self) -> None:
         _npu().synchronize(self.index)

@@ -81,8 +81,8 @@ OWN: Mapping[str, OwnOption] = {
         after="freezing",
     ),
     "replay": OwnOption(
-        choices=("wrapper", "native"),
-        doc="who calls the kernels: Inductor's wrapper, or the native replayer (target=cpu), which records them",
+        choices=("native", "wrapper"),
+        doc="who calls the kernels: the native replayer (target=cpu), which records them, or Inductor's wrapper",
         after="cpp_wrapper",
     ),
 }
@@ -165,8 +165,8 @@ class InductorOptions:
 
     @property
     def replays(self) -> bool:
-        """Whether kernels are to be recorded and replayed, where the target can."""
-        return self._own("replay") == "native"
+        """Whether kernels are to be recorded, where the target can: not those that Inductor's C++ calls."""
+        return self._own("replay") == "native" and not self.settings().get("cpp_wrapper")
 
     def _own(self, path: str) -> str:
         return self.values.get(path, OWN[path].choices[0])

@@ -1,4 +1,4 @@
-"""mode=max-autotune with inductor.replay=native: the wrapper's results bit for bit, from recordings of its kernels."""
+"""mode=max-autotune with the native replay of it: the wrapper's results bit for bit, from recordings of its kernels."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.replay.capturing import same
 
 FUSED = ("mode=max-autotune", "inductor.max_autotune=null")
 """Without timing kernels: these claims are not about speed."""
-NATIVE = (*FUSED, "inductor.replay=native")
+WRAPPER = (*FUSED, "inductor.replay=wrapper")
 
 
 @pytest.fixture(autouse=True)
@@ -55,7 +55,7 @@ def recordings(fast: Any) -> list[Any]:
 def side_by_side(module: nn.Module, *overrides: str) -> tuple[Any, nn.Module, Callable[..., Any], Callable[..., Any]]:
     """(the native one compiled, its module, calls of it, calls of the wrapper's)."""
     mine, theirs = module.eval(), copy.deepcopy(module).eval()
-    native, wrapper = npucompose.compile(mine, *NATIVE, *overrides), npucompose.compile(theirs, *FUSED, *overrides)
+    native, wrapper = npucompose.compile(mine, *FUSED, *overrides), npucompose.compile(theirs, *WRAPPER, *overrides)
     return native, mine, native, wrapper
 
 
@@ -63,7 +63,7 @@ def test_a_graph_of_inductors_is_recorded_replayed_and_detached():
     def pointwise(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         return torch.relu(x * 2 + y).cumsum(0) - 1
 
-    fast = npucompose.compile(pointwise, *NATIVE)
+    fast = npucompose.compile(pointwise, *FUSED)
     with torch.no_grad():
         for _ in range(3):
             x, y = torch.randn(8, 4), torch.randn(8, 4)
@@ -151,7 +151,7 @@ def test_what_needs_a_number_out_of_data_is_left_to_the_wrapper_and_named():
         return (x * 2)[: int(x.sum().item())] + 1
 
     with torch._dynamo.config.patch(capture_scalar_outputs=True), torch.no_grad():
-        fast = npucompose.compile(model, *NATIVE)
+        fast = npucompose.compile(model, *FUSED)
         for _ in range(2):
             assert same([fast(torch.ones(4))], [model(torch.ones(4))])
     (made,) = fast.materialised.backend.compilations

@@ -4,14 +4,16 @@ compared with eager, those that are right timed in turns.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar, get_args
 
+from attrs import evolve
+
 from airflow_free.stage import Facts, Stage
-from npucompose.errors import NpuComposeError
+from npucompose.errors import ConfigError, NpuComposeError, listed
 from npucompose.results.measured import Candidate, MemoryFacts, Numerics
-from npucompose.results.record import BenchmarkFacts
+from npucompose.results.record import BenchmarkFacts, ProfileFacts
 from npucompose.table.modes import MODES
 from npucompose.table.structure import facts_of
 
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
     from npucompose.compose.session import Session
     from npucompose.measure.timing import Samples
     from npucompose.models.inputs import Bound
+    from npucompose.schema.experiment import Experiment
 
 
 class BenchmarkStage(Stage["Session"]):
@@ -40,7 +43,7 @@ class BenchmarkStage(Stage["Session"]):
             "timelines": {name: facts_of(one.timeline) for name, one in times.items()},
             "one_stream_timelines": {n: facts_of(one.one_stream) for n, one in times.items() if one.one_stream},
             "recordings": target.recordings(backend),
-            "benchmark": facts_of(_benchmark_facts(samples)),
+            "benchmark": facts_of(evolve(_benchmark_facts(samples), profile=_profile(live))),
             "memory": facts_of(MemoryFacts(peak_rss_bytes=peak_rss_bytes(), **target.device_memory())),
         }
 
@@ -95,6 +98,45 @@ def bound(function: Callable[..., Any], call: Bound) -> Callable[[], Any]:
     """The call without arguments, as short as it can be: what is around it is part of what is measured."""
     args, kwargs = call.args, dict(call.kwargs)
     return (lambda: function(*args, **kwargs)) if kwargs else (lambda: function(*args))
+
+
+PROFILE = "profile"
+"""Folder of a run for traces of profiled calls."""
+
+
+def check(experiment: Experiment, stages: Sequence[str]) -> None:
+    """ConfigError where a profile is asked for and nothing is measured."""
+    if experiment.benchmark.profile.active and BenchmarkStage.name not in stages:
+        raise ConfigError(
+            "benchmark.profile.active has no effect without the stage benchmark: pipeline=bench has it, and "
+            f"pipeline={experiment.pipeline.name} runs {listed(stages)}."
+        )
+
+
+def _profile(live: Session) -> ProfileFacts | None:
+    """Profiled after everything is timed: a profiler slows calls down."""
+    from npucompose.measure.profile import profiled
+
+    asked, folder = live.experiment.benchmark.profile, live.folders.profile
+    if not asked.active or folder is None:
+        return None
+    import torch
+
+    target, name = live.checked.target, candidate(live)
+    live.rewind()
+    with torch.no_grad():
+        files = profiled(
+            _candidates(live)[name],
+            name,
+            asked,
+            target.profiler(),
+            folder,
+            clocks=target.kernel_clocks(live.materialised.backend) if name == "replay" else {},
+            between=live.rewind if live.state.outside else None,
+        )
+    kept = tuple(f"{PROFILE}/{file}" for file in files)
+    print(f"profile: {listed(kept)} ({asked.active} calls of {name} each; not among the timed ones)", flush=True)
+    return ProfileFacts(candidate=name, calls=asked.active, files=kept)
 
 
 def _benchmark_facts(samples: Mapping[str, Samples]) -> BenchmarkFacts:

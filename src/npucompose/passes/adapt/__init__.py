@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import attrs
 from attrs import field, frozen
 
-from npucompose.passes.base import Pass, PassOutcome, Request
+from npucompose.passes.base import Outcome, Pass, Request
 from npucompose.results.graphs import Adaptation
 from npucompose.schema.adapt import RuleSet
 from npucompose.schema.capabilities import Capabilities
@@ -41,10 +41,10 @@ class Adapt(Pass):
 
     rules: RuleSet = option(factory=RuleSet, doc="what to adapt", from_experiment="adapt")
 
-    def run(self, request: Request) -> PassOutcome:
+    def run(self, request: Request) -> Outcome:
         return self.rewrite(request.graph_module.graph, request.can, check=request.check)
 
-    def rewrite(self, graph: fx.Graph, can: Capabilities, *, check: bool = False) -> PassOutcome:
+    def rewrite(self, graph: fx.Graph, can: Capabilities, *, check: bool = False) -> Outcome:
         from npucompose.passes.adapt.engine import apply
 
         return apply(graph, self.rules, can, check=check)
@@ -65,7 +65,7 @@ class DryAdapt(Adapt):
 
     written: AdaptationLog = field(factory=AdaptationLog, eq=False)
 
-    def run(self, request: Request) -> PassOutcome:
+    def run(self, request: Request) -> Outcome:
         from npucompose.graphs.describe import node_text
         from npucompose.passes.adapt.engine import walk
 
@@ -81,7 +81,7 @@ class DryAdapt(Adapt):
 
         counts, _ = walk(graph, self.rules, request.can, see)
         self.written.untouched.extend(text for node, text in candidates.items() if node.name not in taken)
-        return PassOutcome(matches=sum(count["matches"] for count in counts.values()), exact=False)
+        return Outcome(matches=sum(count["matches"] for count in counts.values()), exact=False)
 
 
 def _adaptation(one: Applied | Rejected, graph: str) -> Adaptation:

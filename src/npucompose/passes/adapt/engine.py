@@ -24,7 +24,7 @@ from npucompose.graphs.matching import (
     value_of,
 )
 from npucompose.passes.adapt.build import TRAIL, Builder, case_of, replacement
-from npucompose.passes.base import PassOutcome, Promise
+from npucompose.passes.base import Outcome, Promise
 from npucompose.passes.metadata import same_form
 from npucompose.passes.proof import PartProofs, part
 from npucompose.results.graphs import RuleFacts
@@ -66,7 +66,7 @@ class Rejected:
 Seen = Callable[[Applied | Rejected], None]
 
 
-def apply(graph: fx.Graph, rules: RuleSet, can: Capabilities, *, check: bool = False) -> PassOutcome:
+def apply(graph: fx.Graph, rules: RuleSet, can: Capabilities, *, check: bool = False) -> Outcome:
     """Rewrite in place. Every rejected node is named in one RejectedError; a name that does not exist is ConfigError.
 
     With `check` each application is held to its rule's contract by itself (PassError names the rule).
@@ -193,7 +193,7 @@ def _refusal(rule: Reject, node: fx.Node, arguments: Arguments) -> str:
     return f"{node.target}{who}{where} is rejected by adapt rule '{rule.name}': {text}"
 
 
-def _outcome(rules: RuleSet, counts: Mapping[str, Counter[str]], proofs: PartProofs) -> PassOutcome:
+def _outcome(rules: RuleSet, counts: Mapping[str, Counter[str]], proofs: PartProofs) -> Outcome:
     used = [rule for rule in rules.rules if isinstance(rule, Rewriting) and counts[rule.name]["matches"]]
     facts = [
         RuleFacts(
@@ -211,7 +211,7 @@ def _outcome(rules: RuleSet, counts: Mapping[str, Counter[str]], proofs: PartPro
         for rule in used
     ]
     checked = any(count["checked"] for count in counts.values())
-    return PassOutcome.from_rules(facts, exact=all(rule.contract.bitwise for rule in used), checks_ranges=checked)
+    return Outcome.from_rules(facts, exact=all(rule.contract.bitwise for rule in used), checks_ranges=checked)
 
 
 def by_operator(rules: RuleSet) -> dict[torch._ops.OpOverload, list[Rule]]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from attrs import frozen
 
-from npucompose.passes.base import Pass, PassOutcome
+from npucompose.passes.base import Outcome, Pass
 from npucompose.schema.capabilities import Capabilities
 from npucompose.table.options import option
 
@@ -40,7 +40,7 @@ class CancelTransposes(Pass):
 
     contract: Literal["exact", "relaxed"] = option("exact", "exact: bit-identical; relaxed: equal up to rounding")
 
-    def rewrite(self, graph: fx.Graph, can: Capabilities) -> PassOutcome:
+    def rewrite(self, graph: fx.Graph, can: Capabilities) -> Outcome:
         from npucompose.passes.cancel_transposes.cleanups import cancel
 
         return cancel(graph, relaxed=self.contract == "relaxed")

@@ -15,7 +15,7 @@ from torch import fx
 
 from npucompose.graphs.effects import written_by
 from npucompose.graphs.matching import with_arguments
-from npucompose.passes.base import PassOutcome
+from npucompose.passes.base import Outcome
 from npucompose.passes.cancel_transposes.moves import (
     Editor,
     Perm,
@@ -42,11 +42,11 @@ ROUNDS = 20
 """Each round wins bytes or removes a node, so that the end comes by itself; this many were never seen."""
 
 
-def cancel(graph: fx.Graph, *, relaxed: bool) -> PassOutcome:
+def cancel(graph: fx.Graph, *, relaxed: bool) -> Outcome:
     """Rewrite in place; the facts say what was there before and what is left."""
     before = counted(graph)
     if before[2] == 0:
-        return PassOutcome(matches=0, moves=facts(before, before))
+        return Outcome(matches=0, moves=facts(before, before))
     writes = any(True for node in graph.nodes if written_by(node))
     changed = 0
     for _ in range(ROUNDS):
@@ -56,7 +56,7 @@ def cancel(graph: fx.Graph, *, relaxed: bool) -> PassOutcome:
         changed += found
         if not found:
             break
-    return PassOutcome(matches=changed, exact=not (relaxed and changed), moves=facts(before, counted(graph)))
+    return Outcome(matches=changed, exact=not (relaxed and changed), moves=facts(before, counted(graph)))
 
 
 def _cleaned(graph: fx.Graph, writes: bool, relaxed: bool, clean_up: Callable[[Editor, fx.Node, bool], None]) -> int:

@@ -15,7 +15,7 @@ import attrs
 from attrs import frozen
 
 from npucompose.errors import ConfigError
-from npucompose.passes.base import Constants, Pass, PassOutcome, Request
+from npucompose.passes.base import Constants, Outcome, Pass, Request
 from npucompose.schema.capabilities import Capabilities
 from npucompose.schema.streams import Streams
 from npucompose.table.options import option
@@ -61,19 +61,19 @@ class DualBatchOverlap(Pass):
     dim: int = option(0, "the batch dimension of the inputs", ge=0)
     streams: Streams = option(factory=Streams, doc="the plan that the halves are for", from_experiment="streams")
 
-    def run(self, request: Request) -> PassOutcome:
+    def run(self, request: Request) -> Outcome:
         return self._split(request.graph_module.graph, request.can, request.constants)
 
-    def rewrite(self, graph: fx.Graph, can: Capabilities) -> PassOutcome:
+    def rewrite(self, graph: fx.Graph, can: Capabilities) -> Outcome:
         return self._split(graph, can, {})
 
-    def _split(self, graph: fx.Graph, can: Capabilities, constants: Constants) -> PassOutcome:
+    def _split(self, graph: fx.Graph, can: Capabilities, constants: Constants) -> Outcome:
         from npucompose.graphs import Dependence
         from npucompose.passes.dual_batch.split import split
 
         found = self._largest(graph, constants)
         if isinstance(found, str):
-            return PassOutcome(matches=0, why=found)
+            return Outcome(matches=0, why=found)
         region, halved = found
         count = len(region.kernels(Dependence.from_graph(graph)))
         times = self._times(graph, halved, can)
@@ -82,7 +82,7 @@ class DualBatchOverlap(Pass):
             gain = 1 - times[1] / times[0] if times[0] else 0.0
             why = f", predicted {times[1]:.1f} µs against {times[0]:.1f} µs"
             if self.streams.min_gain and gain < self.streams.min_gain:
-                return PassOutcome(
+                return Outcome(
                     matches=0,
                     why=f"{count} kernels could be halved{why}: the gain of {gain:.1%} is below streams.min_gain "
                     f"{self.streams.min_gain:.1%}",
@@ -90,7 +90,7 @@ class DualBatchOverlap(Pass):
         exact = region.keeps_bits(graph)
         split(graph, region)
         sizes = f"{(region.items + 1) // 2} and {region.items // 2}"
-        return PassOutcome(
+        return Outcome(
             matches=count,
             exact=exact,
             why=f"{count} kernels for {sizes} of {region.items} rows{why}{_ends(region)}",

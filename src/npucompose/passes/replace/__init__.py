@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from attrs import frozen
 
-from npucompose.passes.base import Pass, PassOutcome, Pattern, Request
+from npucompose.passes.base import Outcome, Pass, Pattern, Request
 from npucompose.registry import Registry
 from npucompose.schema.capabilities import Capabilities
 from npucompose.table.options import option
@@ -62,10 +62,10 @@ class Replace(Pass):
         for name in self.patterns:
             PATTERNS.get(name, "passes.replace.patterns")
 
-    def run(self, request: Request) -> PassOutcome:
+    def run(self, request: Request) -> Outcome:
         return self.rewrite(request.graph_module.graph, request.can, check=request.check)
 
-    def rewrite(self, graph: fx.Graph, can: Capabilities, *, check: bool = False) -> PassOutcome:
+    def rewrite(self, graph: fx.Graph, can: Capabilities, *, check: bool = False) -> Outcome:
         from npucompose.passes.replace.rewrite import replace_all
 
         return replace_all(graph, [PATTERNS.get(name)() for name in self.patterns], check=check)

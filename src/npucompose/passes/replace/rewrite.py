@@ -16,13 +16,13 @@ from torch.utils._python_dispatch import _disable_current_modes
 from npucompose.graphs import Aliases
 from npucompose.graphs.effects import written_by
 from npucompose.graphs.matching import Occurrence, Subgraph
-from npucompose.passes.base import PassOutcome, Pattern, Promise
+from npucompose.passes.base import Outcome, Pattern, Promise
 from npucompose.passes.metadata import fake_like, fake_mode_of, fake_result, inherited, same_form
 from npucompose.passes.proof import PartProofs, part
 from npucompose.results.graphs import RuleFacts
 
 
-def replace_all(graph: fx.Graph, patterns: Sequence[Pattern], *, check: bool = False) -> PassOutcome:
+def replace_all(graph: fx.Graph, patterns: Sequence[Pattern], *, check: bool = False) -> Outcome:
     """Every place of every pattern, the first pattern that fits a place winning; one entry of facts for each.
 
     With `check` each place is held to its pattern's tolerance by itself (PassError names the pattern).
@@ -35,7 +35,7 @@ def replace_all(graph: fx.Graph, patterns: Sequence[Pattern], *, check: bool = F
 
 def facts_of(
     counts: Mapping[str, int], patterns: Sequence[Pattern], *, errors: Mapping[str, float] | None = None, way: str = ""
-) -> PassOutcome:
+) -> Outcome:
     """What so many places of each pattern make of a graph; `errors` of those whose places were compared."""
     facts = [
         RuleFacts(
@@ -51,7 +51,7 @@ def facts_of(
         for pattern in patterns
         if counts.get(pattern.name)
     ]
-    return PassOutcome.from_rules(facts, exact=not facts)
+    return Outcome.from_rules(facts, exact=not facts)
 
 
 @define(eq=False)

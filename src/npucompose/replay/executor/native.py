@@ -236,6 +236,10 @@ class Stopwatch:
                 self._native.move(index, value)
         self._written = [root.index for root in self.plan.roots if root.kind == "input" and root.written]
 
+    def once(self) -> Spans:
+        """A replay of what the inputs hold now."""
+        return self._native.recording.spans(1)[0]
+
     def round(self) -> Spans:
         """A replay that begins with the inputs as they were given, and with threads that are awake."""
         for index in self._written:
@@ -325,6 +329,21 @@ class OnThreads(Protocol):
 
     threads: Threads | None
     workers: Workers
+    executor: Any
+    """What replays it: a Native, or Python."""
+
+
+def kernel_clock(captured: OnThreads, module: fx.GraphModule, inputs: Sequence[Any]) -> Callable[[], Timeline] | None:
+    """A call that replays the kernels of a recording once, as its replays run them but on memory of its own, and says
+    when each of them ran; None where Python replays. `inputs` as for `measured`.
+    """
+    if not isinstance(captured.executor, Native):
+        return None
+    try:
+        watch = Stopwatch(module, inputs, captured.workers if captured.threads is not None else None)
+    except CaptureError:
+        return None
+    return lambda: _timeline(watch.plan.steps, watch.threads, watch.once())
 
 
 def measured(captured: OnThreads, module: fx.GraphModule, inputs: Sequence[Any]) -> StreamTimes | None:
