@@ -70,10 +70,13 @@ def members(cls: type[Any]) -> Iterator[str]:
     """Fields (`= …` where one may be left out), then methods, its own and those that it has of our classes."""
     abstract = getattr(cls, "__abstractmethods__", frozenset())
     if attrs.has(cls):
+        # Not the type of the field, which is resolved once somebody has made the class from plain data.
+        written = {
+            name: kind for owner in reversed(cls.__mro__) for name, kind in inspect.get_annotations(owner).items()
+        }
         for field in attrs.fields(cls):
             if field.init and not field.name.startswith("_"):
-                kind = field.type if isinstance(field.type, str) else getattr(field.type, "__name__", field.type)
-                yield f"{field.name}: {kind}{'' if field.default is attrs.NOTHING else ' = …'}"
+                yield f"{field.name}: {written[field.name]}{'' if field.default is attrs.NOTHING else ' = …'}"
     seen: set[str] = set()
     for owner in (one for one in cls.__mro__ if one.__module__.partition(".")[0] in OURS):
         for name, kind in inspect.get_annotations(owner).items():

@@ -74,6 +74,7 @@ def test_a_promise_that_is_broken_or_was_not_made_is_told(locked: Locked) -> Non
     assert judged(LockVerdict(compared={}, differences=()), without, locked).splitlines() == [
         "numerics: not in the recipe",
         "speedup: not in the recipe",
+        "expectations: not in the recipe",
         "the recipe holds here: ok",
     ]
 
