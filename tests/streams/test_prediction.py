@@ -11,7 +11,8 @@ from npucompose.results.streams import StreamEvent, TrialRequest
 from npucompose.schema.streams import Cores, Streams
 from npucompose.streams.memory import Life
 from npucompose.streams.planning import NamedPlan, named, with_names
-from npucompose.streams.problem import Problem, _changes, _living, lives_of, predicted, schedule
+from npucompose.streams.predicted import _changes, _living, predicted
+from npucompose.streams.problem import Problem, lives_of, schedule
 from npucompose.streams.simulate import Work
 from npucompose.vendor.devices import ATLAS_A2, Calibration
 from tests.sample_graphs import CAN, Program, aten, mm_abs_sub, traced

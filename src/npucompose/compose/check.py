@@ -5,7 +5,7 @@ All mistakes are reported at once, each with its path. Nothing is built and no t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cache, partial
 from typing import Any, TypeVar
@@ -111,6 +111,13 @@ def check(composed: Composed, *, with_model: bool = True, sections: SectionCache
         return _checked(composed, with_model=with_model, sections=sections)
 
 
+def _trust_problems(experiment: Experiment, composed: Composed) -> Iterator[str]:
+    trusting = composed.provenance.get("trust", DEFAULT)
+    if experiment.trust and trusting != COMMAND_LINE:
+        said = "" if trusting.partition(",")[0] in composed.files else f" (it comes from {trusting})"
+        yield f"'trust' is true{said}, and only the command line itself can say so: add trust=true there."
+
+
 def _checked(composed: Composed, *, with_model: bool, sections: SectionCache | None) -> Checked:
     sections = sections or SectionCache()
     _gather(list(composed.problems), sections.torch_npu)  # before the options are read: they are those of its tree
@@ -121,11 +128,7 @@ def _checked(composed: Composed, *, with_model: bool, sections: SectionCache | N
     problems += unread
     if experiment is None:
         raise ConfigError(*problems)
-    trusting = composed.provenance.get("trust", DEFAULT)
-    if experiment.trust and trusting != COMMAND_LINE:
-        said = "" if trusting.partition(",")[0] in composed.files else f" (it comes from {trusting})"
-        problems.append(f"'trust' is true{said}, and only the command line itself can say so: add trust=true there.")
-
+    problems += _trust_problems(experiment, composed)
     said_by = partial(origin, composed.provenance)
     problems += address_problems(experiment.executor, said_by, trust=experiment.trust)
     problems += path_problems(experiment.compiler, said_by)

@@ -82,12 +82,11 @@ class CapturedGraph:
         shared = sharing(inputs)
         self.shares_inputs = bool(shared)
         """Whether some inputs overlapped: the plan took that for granted."""
-        self.how: How = {"static": static, "executor": executors.wanted, "clone_output": clone_output}
-        self.how |= {"workers": workers, "arena": arena, "max_memory": max_memory}
+        how: How = {"static": static, "executor": executors.wanted, "clone_output": clone_output}
+        self.how: How = {**how, "workers": workers, "arena": arena, "max_memory": max_memory}
         arena = arena.joined(executors.extension)
         assert arena.turns is not None
-        threads, why = executors.threads(plan, workers, shared)
-        streams_only = False
+        (threads, why), streams_only = executors.threads(plan, workers, shared), False
         if max_memory is not None:
             threads, why, streams_only = within(max_memory, plan, threads, why)
         way = executors.way(plan, threads, why, workers, arena)

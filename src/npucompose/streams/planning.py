@@ -27,7 +27,8 @@ from npucompose.streams.contention import settled
 from npucompose.streams.emit import emit, strip
 from npucompose.streams.execute import find_races
 from npucompose.streams.lifetime import keep_alive
-from npucompose.streams.problem import Problem, ScheduledPlan, predicted, schedule
+from npucompose.streams.predicted import predicted
+from npucompose.streams.problem import Problem, ScheduledPlan, schedule
 from npucompose.streams.ranks import agree
 from npucompose.streams.timing import issued_before
 from npucompose.streams.validation import check_streams, validate
