@@ -376,12 +376,12 @@ def test_records_count_only_with_the_files_beside_them(job: Job, tmp_path: Path)
     key = job.keys[stage.name]
     store.write(Record(stage=stage.name, key=key, facts={"npu": {"files": ["a.txt"]}}, seconds=2.0))
     assert experiment._from_store(job, store) == ()
-    store.put_file(stage.name, key, "a.txt", b"x")
+    store.put_file(stage.name, key, "torchair/a.txt", b"x")
     (found,) = experiment._from_store(job, store)
     assert (found.stage, found.key, found.reused, found.seconds) == (stage.name, key, True, 2.0)
     assert [one.reused for one in experiment._after_worker(job, store, [])] == [False]
     assert [one.reused for one in experiment._after_worker(job, store, [found])] == [True]
-    assert list(experiment.vendor_files({})) == list(experiment.vendor_files({"npu": None})) == []
+    assert experiment.written_files({}) == experiment.written_files({"npu": None, "benchmark": None}) == ()
     place = tmp_path / "run"
     experiment._bring_files(place, [attrs.evolve(found, reused=False)], store)
     assert not place.exists()
