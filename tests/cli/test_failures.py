@@ -19,6 +19,7 @@ from failures import CASES, FILES, IN_A_WORKER
 from nursery import command
 
 from npucompose.cli import main
+from npucompose.replay.executor import build
 from tests.docs.blocks import ALL, ROOT, Command, blocks
 
 OWN_LINE = {
@@ -89,7 +90,14 @@ def test_a_mistake_is_answered_as_the_golden_text(
     assert [path for path in here.rglob("*") if path not in before and "__pycache__" not in path.parts] == []
 
 
+@pytest.fixture(scope="module")
+def replayer() -> None:
+    """Is there: a first run says that it builds it."""
+    build.file()
+
+
 @pytest.mark.slow
+@pytest.mark.usefixtures("replayer")
 @pytest.mark.parametrize("name", IN_A_WORKER)
 def test_a_mistake_that_only_a_worker_sees_is_answered_the_same_way(
     name: str, here: Path, golden: Callable[[str, str], None]
@@ -133,6 +141,7 @@ def test_a_command_that_a_page_says_to_fail_is_answered_as_the_golden_text(
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("replayer")
 @pytest.mark.parametrize("where", [where for where in PRINTED if where not in SEEN_AT_ONCE])
 def test_a_command_that_a_page_says_to_fail_once_it_ran_is_answered_the_same_way(
     where: str, tmp_path: Path, golden: Callable[[str, str], None]
