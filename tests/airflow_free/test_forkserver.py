@@ -21,22 +21,11 @@ import pytest
 
 from airflow_free import forkserver, processes
 from airflow_free.outcome import STACK_SIGNAL, Limits
+from tests.airflow_free.supervised import is_open, noting
 
 
 class Ended(BaseException):
     """`os._exit` here; the exit status is its argument."""
-
-
-def noting(calls: list[Any], name: str) -> Callable[..., Any]:
-    return lambda *arguments, **named: calls.append((name, *arguments, *named.items()))
-
-
-def is_open(handle: int) -> bool:
-    try:
-        os.fstat(handle)
-    except OSError:
-        return False
-    return True
 
 
 @pytest.fixture

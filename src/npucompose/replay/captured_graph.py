@@ -82,11 +82,12 @@ class CapturedGraph:
         shared = sharing(inputs)
         self.shares_inputs = bool(shared)
         """Whether some inputs overlapped: the plan took that for granted."""
-        how: How = {"static": static, "executor": executors.wanted, "clone_output": clone_output}
-        self.how: How = {**how, "workers": workers, "arena": arena, "max_memory": max_memory}
+        self.how: How = {"static": static, "executor": executors.wanted, "clone_output": clone_output}
+        self.how |= {"workers": workers, "arena": arena, "max_memory": max_memory}
         arena = arena.joined(executors.extension)
         assert arena.turns is not None
-        (threads, why), streams_only = executors.threads(plan, workers, shared), False
+        threads, why = executors.threads(plan, workers, shared)
+        streams_only = False
         if max_memory is not None:
             threads, why, streams_only = within(max_memory, plan, threads, why)
         way = executors.way(plan, threads, why, workers, arena)
@@ -107,9 +108,7 @@ class CapturedGraph:
         if self.threads is not None and workers.falls_back and isinstance(self.executor, Native):
             self.executor.watch(self.verdict.one_stream_us if self.verdict is not None else None)
         written = frozenset(root.index for root in plan.roots if root.kind == "input" and root.written)
-        # Inputs that overlap while one is written: right only where they lie, so their addresses are in the signature.
-        pinned = plan.pinned | (shared if written & shared else frozenset())
-        self.fixed = static | pinned | _overlapping_themselves(inputs)
+        self.fixed = static | plan.pinned | _overlapping_themselves(inputs) | _pinned_together(shared, written)
         self._make_front(inputs, written, clone_output, arena.turns)
 
     def _make_front(self, given: Sequence[Any], written: frozenset[int], clone_output: bool, turns: OneAtATime) -> None:
@@ -283,6 +282,11 @@ class CapturedGraph:
             "seconds": self.seconds,
             "signature": self._inputs.signature,
         }
+
+
+def _pinned_together(shared: frozenset[int], written: frozenset[int]) -> frozenset[int]:
+    """Inputs that overlap while one is written: right only where they lie, so their addresses are in the signature."""
+    return shared if written & shared else frozenset()
 
 
 def _overlapping_themselves(inputs: Sequence[Any]) -> frozenset[int]:
