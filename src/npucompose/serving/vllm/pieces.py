@@ -19,7 +19,7 @@ from npucompose.passes.pipeline import PassPipeline, Records
 from npucompose.replay.front.arguments import DetachError
 from npucompose.replay.front.detached import DetachedHandle, detach_call
 from npucompose.replay.front.graph_cache import GraphCache
-from npucompose.replay.interface import Admission
+from npucompose.replay.interface import Admission, is_watched, watchers
 from npucompose.serving.vllm.recipe import Recipe
 from npucompose.targets.compilation import Backend
 
@@ -77,6 +77,8 @@ class Piece:
         self._handles: dict[int, DetachedHandle] = {}
 
     def __call__(self, *args: Any) -> Any:
+        if watchers and is_watched():  # somebody else makes a handle of this call: a static-graph wrapper
+            return self.compiled(*args)
         tokens = next((arg for arg in args if type(arg) is int), 0)
         handle = self._handles.get(tokens)
         if handle is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any, ClassVar
 
 from vllm.logger import init_logger  # pyright: ignore[reportMissingImports]
@@ -54,7 +55,7 @@ class RecipePlatform(CpuPlatform):
 
 def compile_by(recipe: Recipe, vllm_config: Any) -> None:
     """Set vLLM's configuration as the recipe says, and say each size that it cannot have."""
-    from vllm.config import CompilationMode  # pyright: ignore[reportMissingImports]
+    from vllm.config import CompilationMode, CUDAGraphMode  # pyright: ignore[reportMissingImports]
 
     config, most = vllm_config.compilation_config, vllm_config.scheduler_config.max_num_batched_tokens
     config.mode, config.backend = CompilationMode.VLLM_COMPILE, BACKEND
@@ -62,11 +63,15 @@ def compile_by(recipe: Recipe, vllm_config: Any) -> None:
     if beyond := [size for size in recipe.sizes if size > most]:
         logger.warning("Sizes %s of the recipe are above max_num_batched_tokens=%d: left out.", beyond, most)
     config.compile_sizes = sizes if recipe.each_size_alone else []
+    os.environ["VLLM_USE_AOT_COMPILE"] = "0"  # its artifacts hold Inductor's code and nothing that is around it
     config.inductor_compile_config["enable_auto_functionalized_v2"] = True  # see passes.LeftToInductor
     if vllm_config.parallel_config.worker_cls == WORKER:
         vllm_config.parallel_config.worker_cls = f"{HERE}.worker.RecipeWorker"
     if recipe.options.graphs == "full":
         config.splitting_ops = []
+    elif sizes:
+        config.cudagraph_mode = CUDAGraphMode.PIECEWISE
+        config.cudagraph_capture_sizes, config.max_cudagraph_capture_size = sizes, sizes[-1]
     logger.info(
         "Recipe %s: %s graphs for %s tokens; any other number runs by %s.",
         recipe.path,
