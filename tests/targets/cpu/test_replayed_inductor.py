@@ -18,7 +18,7 @@ from npucompose.replay.front.detached import DetachError
 from npucompose.targets.inductor_code import InductorCode, UnreadCode
 from tests.replay.capturing import same
 
-FUSED = ("mode=max-autotune", "inductor.max_autotune=null")
+FUSED = ("mode=max-autotune", "inductor.max_autotune=null", "target.measuring=never")
 """Without timing kernels: these claims are not about speed."""
 WRAPPER = (*FUSED, "inductor.replay=wrapper")
 

@@ -1,0 +1,81 @@
+"""What is called in the place of what Inductor compiles for the CPU: recordings of its kernels, or of the kernels that
+it fused, whichever is faster here.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from attrs import define, field
+from torch.fx import Graph, GraphModule
+
+from npucompose.errors import NpuComposeError
+from npucompose.replay.front.contest import FUSED, UNFUSED, Contest
+from npucompose.replay.front.generated_cache import GeneratedCache
+from npucompose.replay.front.graph_cache import GraphCache
+from npucompose.replay.interface import Lowered, LowerRequest
+from npucompose.results.winners import Winner
+from npucompose.targets.inductor_code import InductorCode, UnreadCode
+from npucompose.targets.unfused import Untraced
+
+if TYPE_CHECKING:
+    from npucompose.replay.front.generated_cache import HowOften
+    from npucompose.targets.compilation import Backend
+    from npucompose.targets.inductor import Subject
+    from npucompose.targets.winners import Winners
+
+NO_REPLAYER = "there is no native replayer here"
+
+
+@define(kw_only=True, eq=False)
+class NativeRecorder:
+    """A `targets.inductor.Recorder` for one graph of Dynamo's."""
+
+    backend: Backend
+    how: HowOften
+    winners: Winners
+    native: bool
+    _contest: Contest | None = field(default=None, init=False)
+
+    def before(self, subject: Subject) -> Lowered | None:
+        """The unfused graph where it is known to be faster; where nothing is known the contest is prepared."""
+        if not self.native or self.how["capture_limit"] < 1:
+            return None
+        known = self.winners.known(subject.key, (FUSED, UNFUSED))
+        if known is not None and known.winner == FUSED:
+            return None
+        try:
+            unfused = subject.unfused()
+        except (Untraced, NpuComposeError) as error:
+            self.winners.keep(_by_default(subject, f"unfused, it {error}"))
+            return None
+        if known is not None:
+            return GraphCache(self._request(subject, unfused), **self.how)
+        self._contest = Contest(
+            key=subject.key, unfused=unfused, limit_ms=self.winners.limit_ms, keep=self.winners.keep
+        )
+        return None
+
+    def after(self, subject: Subject, compiled: Any) -> Lowered:
+        try:
+            code = InductorCode.of(compiled) if self.native else NO_REPLAYER
+        except UnreadCode as why:
+            code = f"its code {why}"
+        request = self._request(subject, GraphModule({}, Graph()))
+        return GeneratedCache(request, compiled, code, self._contest, **self.how)
+
+    def _request(self, subject: Subject, graph_module: GraphModule) -> LowerRequest:
+        return LowerRequest(
+            mode=self.backend.mode,
+            graph_module=graph_module,
+            example_inputs=(),
+            static_inputs=subject.fixed,
+            options=self.backend.options,
+            memory=self.backend.common_memory,
+            at_once=self.backend.records_at_once,
+            constants=subject.watch,
+        )
+
+
+def _by_default(subject: Subject, why: str) -> Winner:
+    return Winner(key=subject.key, winner=FUSED, by="default", why=why)
