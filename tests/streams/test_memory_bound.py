@@ -27,7 +27,7 @@ from npucompose.streams import apply, decision_of, plan_of, validate
 from npucompose.streams.assignment import candidates
 from npucompose.streams.bounded import _pool, bounded, budget_of
 from npucompose.streams.events import fewest_events
-from npucompose.streams.memory import Life, _Walk, footprint, least_memory, placed, serialised
+from npucompose.streams.memory import Life, _MemoryWalk, footprint, least_memory, placed, serialised
 from npucompose.streams.pool import interference
 from npucompose.streams.problem import Problem, ScheduledPlan, schedule
 from npucompose.vendor.devices import cpu
@@ -87,7 +87,7 @@ def test_a_kernel_waits_for_readers_of_older_results_until_it_fits() -> None:
 def test_where_each_stream_has_a_pool_a_kernel_waits_for_readers_of_its_own_pool_alone() -> None:
     """Kernel 4 needs the memory of 2, which 3 reads on the other stream; 1 reads what lies in the other pool."""
     lives = [Life(0, 64, [1]), Life(2, 64, [3]), Life(4, 64, [])]
-    found = _Walk([0, 1, 2, 3, 4], [0, 0, 1, 0, 1], [(2, 3)], lives, True, [64, 64]).run()
+    found = _MemoryWalk([0, 1, 2, 3, 4], [0, 0, 1, 0, 1], [(2, 3)], lives, True, [64, 64]).run()
     assert found is not None
     assert (found.nbytes, found.added) == (128, [(3, 4)])
 
