@@ -54,7 +54,7 @@ def _speed(rows: Mapping[str, Any], name: str) -> float | None:
 
 
 def _over_eager(rows: Mapping[str, Any], model: str, limit: float) -> Goal:
-    words, speed = f"{model}: {RECOMMENDED} at least {limit:g} × eager", _speed(rows, RECOMMENDED)
+    words, speed = f"{model}: speed-up of {RECOMMENDED} at least {limit:g}", _speed(rows, RECOMMENDED)
     return Goal(words=words, figure=_shown(speed), met=None if speed is None else speed >= limit)
 
 
