@@ -93,9 +93,11 @@ CACHE_OPTIONS: Mapping[str, CacheOptions] = {
 class Constants(Protocol):
     """Tensors of the caller's that a graph has as constants."""
 
-    tensors: Sequence[Any]
     native: Any
     """What a native front asks whether they hold (`executor/src/weights.h`); None: only Python can tell."""
+
+    @property
+    def tensors(self) -> Sequence[Any]: ...
 
     def holds(self) -> bool:
         """Whether none has changed."""

@@ -190,7 +190,8 @@ class Watch:
         if self.change() is not None or any(map(gate.why_not, self.tensors)):
             return
         for one in self.weights:
-            sample_at = 0 if one.sample is None else ctypes.addressof(one.sample.obj)
+            sampled: Any = None if one.sample is None else one.sample.obj
+            sample_at = 0 if sampled is None else ctypes.addressof(sampled)
             made.add(one.tensor, one.frozen, one.version, one.address, sample_at, one.sampled)
         self.native = made
 
