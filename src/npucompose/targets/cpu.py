@@ -25,6 +25,7 @@ from npucompose.replay.interface import (
     when_new_option,
 )
 from npucompose.schema.capabilities import Capabilities, Clocked
+from npucompose.table.modes import ACLGRAPH, GE, NPUGRAPH_EX
 from npucompose.table.options import option
 from npucompose.targets.base import TORCH_COMPILE, ModeSupport, Target
 from npucompose.targets.winners import Measuring
@@ -88,8 +89,8 @@ class CpuTarget(Target):
     previews_npu: ClassVar[bool] = True
     runs_plain: ClassVar[bool] = True
     modes: ClassVar[Mapping[str, ModeSupport]] = {
-        "max-autotune": ModeSupport(fuses=True, replays_fused=True, trains=True),
-        **{mode: ModeSupport(captures=True, options=names.supported) for mode, names in CACHE_OPTIONS.items()},
+        GE: ModeSupport(fuses=True, replays_fused=True, trains=True, options=CACHE_OPTIONS[GE].supported),
+        **{mode: ModeSupport(captures=True, options=CACHE_OPTIONS[mode].supported) for mode in (ACLGRAPH, NPUGRAPH_EX)},
         "eager": ModeSupport(compiles=False),
     }
     loaded: ClassVar[tuple[str, ...]] = (
@@ -302,10 +303,10 @@ class CpuTarget(Target):
         return lowered(GraphCache(request, partial=request.partial, **how), "cpu")
 
     def _how(self, mode: str, options: CompilerOptions, at_once: bool) -> HowOften:
-        names = CACHE_OPTIONS.get(mode, CACHE_OPTIONS["reduce-overhead"])
+        capture_limit, clone_output = CACHE_OPTIONS[mode].values(options)
         return {
-            "capture_limit": options[names.capture_limit],
-            "clone_output": options[names.clone_output],
+            "capture_limit": capture_limit,
+            "clone_output": clone_output,
             "executor": "torchscript" if self.executor == "portable" else "native",
             "when_full": self.when_full,
             "when_new": "at_once" if at_once else self.when_new,

@@ -25,6 +25,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from npucompose.streams import strip
 from npucompose.targets import unfused
+from npucompose.targets.in_place import ScatterInPlace
 
 if TYPE_CHECKING:
     from torch import fx
@@ -55,12 +56,12 @@ class Subject:
 class Recorder(Protocol):
     """Makes what is called in the place of what Inductor compiles."""
 
-    def before(self, subject: Subject) -> Lowered | None:
-        """What is called if Inductor need not compile the graph; None: it has to."""
+    def wants(self, subject: Subject) -> bool:
+        """Whether Inductor has to compile the graph."""
         ...
 
-    def after(self, subject: Subject, compiled: Any) -> Lowered:
-        """What is called, of what Inductor compiled."""
+    def lowered(self, subject: Subject, compiled: Any) -> Lowered:
+        """What is called: made of what Inductor compiled, or of None where that was not wanted."""
         ...
 
 
@@ -81,7 +82,8 @@ def through_inductor(
     first = _PassesFirst(backend)
     watch = backend.frozen.watch(graph_module)
     dynamo = unfused.copied(graph_module) if recorder is not None else graph_module
-    settings = {**backend.inductor.settings(), "joint_custom_pre_pass": first, **_unfrozen(watch)}
+    hooks = {"joint_custom_pre_pass": first, "post_grad_custom_post_pass": ScatterInPlace()}
+    settings = {**backend.inductor.settings(), **hooks, **_unfrozen(watch)}
 
     def inner(aot: fx.GraphModule, inputs: Sequence[Any], **keywords: Any) -> Any:
         freezes = keywords.get("is_inference") and inductor_config.freezing
@@ -100,16 +102,16 @@ def through_inductor(
                 watch=watch if freezes else None,
                 unfused=partial(unfused.unfused, backend, dynamo, example_inputs, aot),
             )
-        lowered = None if recorder is None or subject is None else recorder.before(subject)
         known = len(PyCodeCache.modules)
-        compiled = compile_fx_inner(aot, inputs, **keywords) if lowered is None else None
+        wanted = recorder is None or subject is None or recorder.wants(subject)
+        compiled = compile_fx_inner(aot, inputs, **keywords) if wanted else None
         first.lowered()
         if freezes and watch is not None:
             watch.froze(_kept())
             watch.let_go += [first.forget, partial(_forget_code, PyCodeCache.modules[known:])]
         if recorder is None or subject is None:
             return compiled
-        return first.recorded(lowered or recorder.after(subject, compiled))
+        return first.recorded(recorder.lowered(subject, compiled))
 
     # Boxed or not, it is called with the graph's inputs: Inductor's type says which and torch.compile does not care.
     with functorch_config.patch(enable_autograd_cache=False):

@@ -10,6 +10,7 @@ from attrs import define, field
 from torch.fx import Graph, GraphModule
 
 from npucompose.errors import NpuComposeError
+from npucompose.replay.executor import build
 from npucompose.replay.front.contest import FUSED, UNFUSED, Contest
 from npucompose.replay.front.generated_cache import GeneratedCache
 from npucompose.replay.front.graph_cache import GraphCache
@@ -35,34 +36,40 @@ class NativeRecorder:
     how: HowOften
     winners: Winners
     native: bool
-    _contest: Contest | None = field(default=None, init=False)
+    _unfused: GraphModule | None = field(default=None, init=False)
 
-    def before(self, subject: Subject) -> Lowered | None:
-        """The unfused graph where it is known to be faster; where nothing is known the contest is prepared."""
+    def wants(self, subject: Subject) -> bool:
+        """Not where the unfused graph is known to be faster; where nothing is known the contest is prepared."""
+        self._unfused = None
         if not self.native or self.how["capture_limit"] < 1:
-            return None
+            return True
         known = self.winners.known(subject.key, (FUSED, UNFUSED))
-        if known is not None and known.winner == FUSED:
-            return None
-        try:
-            unfused = subject.unfused()
-        except (Untraced, NpuComposeError) as error:
-            self.winners.keep(_by_default(subject, f"unfused, it {error}"))
-            return None
-        if known is not None:
-            return GraphCache(self._request(subject, unfused), **self.how)
-        self._contest = Contest(
-            key=subject.key, unfused=unfused, limit_ms=self.winners.limit_ms, keep=self.winners.keep
-        )
-        return None
+        if known is None or known.winner == UNFUSED:
+            try:
+                self._unfused = subject.unfused()
+            except (Untraced, NpuComposeError) as error:
+                self.winners.keep(Winner(key=subject.key, winner=FUSED, by="default", why=f"unfused, it {error}"))
+        return known is None or self._unfused is None
 
-    def after(self, subject: Subject, compiled: Any) -> Lowered:
+    def lowered(self, subject: Subject, compiled: Any) -> Lowered:
+        if self.native and subject.watch is not None:
+            subject.watch.checked_by(build.load().Weights())
+        if compiled is None:
+            assert self._unfused is not None
+            return GraphCache(self._request(subject, self._unfused), **self.how)
         try:
             code = InductorCode.of(compiled) if self.native else NO_REPLAYER
         except UnreadCode as why:
             code = f"its code {why}"
         request = self._request(subject, GraphModule({}, Graph()))
-        return GeneratedCache(request, compiled, code, self._contest, **self.how)
+        return GeneratedCache(request, compiled, code, self._contest(subject), **self.how)
+
+    def _contest(self, subject: Subject) -> Contest | None:
+        """Where the unfused graph is at hand, nobody knows which is faster."""
+        if self._unfused is None:
+            return None
+        limit_ms, keep = self.winners.limit_ms, self.winners.keep
+        return Contest(key=subject.key, unfused=self._unfused, limit_ms=limit_ms, keep=keep)
 
     def _request(self, subject: Subject, graph_module: GraphModule) -> LowerRequest:
         return LowerRequest(
@@ -75,7 +82,3 @@ class NativeRecorder:
             at_once=self.backend.records_at_once,
             constants=subject.watch,
         )
-
-
-def _by_default(subject: Subject, why: str) -> Winner:
-    return Winner(key=subject.key, winner=FUSED, by="default", why=why)
