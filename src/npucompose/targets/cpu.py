@@ -275,6 +275,7 @@ class CpuTarget(Target):
             static_inputs=fixed,
             options=backend.options,
             memory=backend.common_memory,
+            partial=backend.partial,
             at_once=backend.records_at_once,
             constants=watch,
         )
@@ -293,7 +294,7 @@ class CpuTarget(Target):
     def lower(self, request: LowerRequest) -> Lowered:
         from npucompose.replay.front.graph_cache import GraphCache, lowered
 
-        return lowered(GraphCache(request, partial=request.partial, **self._how(request)), "cpu")
+        return lowered(GraphCache(request, **self._how(request)), "cpu")
 
     def _how(self, request: LowerRequest) -> HowOften:
         names = CACHE_OPTIONS.get(request.mode, CACHE_OPTIONS["reduce-overhead"])
@@ -301,6 +302,7 @@ class CpuTarget(Target):
             "capture_limit": request.options[names.capture_limit],
             "clone_output": request.options[names.clone_output],
             "executor": "torchscript" if self.executor == "portable" else "native",
+            "partial": request.partial,
             "when_full": self.when_full,
             "when_new": "at_once" if request.at_once else self.when_new,
             "workers": self.workers,

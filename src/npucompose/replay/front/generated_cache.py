@@ -1,6 +1,7 @@
 """Code that a compiler made of one graph, a recording for each signature it is called with.
 
-What cannot be recorded is called as the compiler made it, from then on, and `kept` says why.
+What cannot be recorded is called as the compiler made it, from then on, and `partition` says why; with
+`partial=refuse` it is an error.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypedDict
 
+from npucompose.errors import CaptureError
 from npucompose.replay.capture.generated import GeneratedCode
 from npucompose.replay.captured_graph import CapturedGraph
 from npucompose.replay.executor.trial import ExecutorName
@@ -16,6 +18,7 @@ from npucompose.replay.gate import Refused
 from npucompose.replay.interface import LowerRequest, Recording, SeenCall, WhenFull, WhenNew, note, watchers
 from npucompose.replay.plan import Workers
 from npucompose.results.graphs import Outside, Partition
+from npucompose.schema.experiment import Partial
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -30,6 +33,7 @@ class HowOften(_HowMany, total=False):
 
     clone_output: bool
     executor: ExecutorName
+    partial: Partial
     when_full: WhenFull
     when_new: WhenNew
     workers: Workers | None
@@ -48,8 +52,10 @@ class GeneratedCache(GraphCache):
         code: GeneratedCode | str,
         **how: Unpack[HowOften],
     ) -> None:
-        """`code`, or why it cannot be read."""
+        """`code`, or why it cannot be read; CaptureError for the latter with `partial=refuse`."""
         super().__init__(request, **how)
+        if isinstance(code, str) and self.partial == "refuse":
+            raise CaptureError(f"cannot record what was compiled: {code}. compile.partial=cut calls it as it is.")
         self.compiled = compiled
         self._code = None if isinstance(code, str) else code
         self._outside = Outside(node="", operator=WHOLE, reason=code) if isinstance(code, str) else None
@@ -73,7 +79,7 @@ class GeneratedCache(GraphCache):
         return CapturedGraph.capture_code(
             self._code,
             inputs,
-            finish=True,
+            finish=self.partial == "cut",
             static=self.request.static_inputs,
             executor=self.executor,
             clone_output=self.clone_output,
