@@ -105,7 +105,7 @@ def test_a_list_of_sizes_is_for_generation_alone() -> None:
 
 
 def test_sizes_of_a_prompt_have_no_effect_on_a_call_as_it_stands() -> None:
-    assert "it acts with scenario=prefill, decode or generate only" in refused("scenario.batch=4", "model=mlp")
+    assert "it takes effect with scenario=prefill, decode or generate only" in refused("scenario.batch=4", "model=mlp")
     listed = checked(["scenario.batch=4", "model=mlp", "strict=off"]).effective
     assert [one.option for one in listed] == ["scenario.batch"]
 

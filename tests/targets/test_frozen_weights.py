@@ -205,7 +205,7 @@ def test_a_change_is_an_error_where_that_is_asked_for(net: Net):
 
 
 def test_error_is_refused_where_nothing_is_frozen():
-    with pytest.raises(ConfigError, match=r"frozen_weights=error is not acting: inductor\.freezing is off"):
+    with pytest.raises(ConfigError, match=r"frozen_weights=error has no effect: inductor\.freezing is off"):
         npucompose.materialize(*FUSED, "inductor.freezing=false", "inductor.frozen_weights=error")
     with pytest.raises(ConfigError, match=r"frozen_weights takes refreeze \| error; given refreze\. Did you mean"):
         npucompose.materialize(*FUSED, "inductor.frozen_weights=refreze")

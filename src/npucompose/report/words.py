@@ -216,7 +216,7 @@ def mode_words(one: ModeTime) -> list[str]:
     words = [f"p50 {as_time(one.timing.p50_us)} {WAYS[one.candidate]}"] if one.timing is not None else []
     words += [f"compiled for {as_time(one.compile_s * 1e6)}"] if one.compile_s else []
     words += [result_words(one)] if one.mode != "eager" or not one.passed else []
-    return [*words, f"does not act there: {', '.join(one.idle)}"] if one.idle else words
+    return [*words, f"has no effect there: {', '.join(one.idle)}"] if one.idle else words
 
 
 def mode_cells(one: ModeTime) -> tuple[str, ...]:

@@ -329,7 +329,7 @@ class Backend:
         self.compilations = [known for known in self.compilations if known is not compilation]
 
     def effective(self) -> tuple[Effective, ...]:
-        """What the graphs that were compiled so far have shown of requests that do not act as asked."""
+        """What the graphs that were compiled so far have shown of requests that do not take effect as asked."""
         return refused_on_npu(self.target.name, (one for c in self.compilations for one in c.refused_on_npu))
 
     def charge(self, known: int, took: float) -> None:

@@ -25,6 +25,7 @@ from npucompose.replay.interface import (
     when_new_option,
 )
 from npucompose.schema.capabilities import Capabilities, Clocked
+from npucompose.table.modes import ACLGRAPH, GE, NPUGRAPH_EX
 from npucompose.table.options import option
 from npucompose.targets.base import TORCH_COMPILE, ModeSupport, Target
 from npucompose.vendor.devices import cpu
@@ -87,8 +88,8 @@ class CpuTarget(Target):
     previews_npu: ClassVar[bool] = True
     runs_plain: ClassVar[bool] = True
     modes: ClassVar[Mapping[str, ModeSupport]] = {
-        "max-autotune": ModeSupport(fuses=True, replays_fused=True, trains=True),
-        **{mode: ModeSupport(captures=True, options=names.supported) for mode, names in CACHE_OPTIONS.items()},
+        GE: ModeSupport(fuses=True, replays_fused=True, trains=True, options=CACHE_OPTIONS[GE].supported),
+        **{mode: ModeSupport(captures=True, options=CACHE_OPTIONS[mode].supported) for mode in (ACLGRAPH, NPUGRAPH_EX)},
         "eager": ModeSupport(compiles=False),
     }
     loaded: ClassVar[tuple[str, ...]] = (
@@ -261,13 +262,17 @@ class CpuTarget(Target):
         """What Inductor made of a graph, recorded as other graphs are."""
         from torch.fx import Graph, GraphModule
 
+        from npucompose.replay.executor import build
         from npucompose.replay.front.generated_cache import GeneratedCache
         from npucompose.targets.inductor_code import InductorCode, UnreadCode
 
+        native = self._replayer() == "native"
         try:
-            code = InductorCode.of(compiled) if self._replayer() == "native" else NO_REPLAYER
+            code = InductorCode.of(compiled) if native else NO_REPLAYER
         except UnreadCode as why:
             code = f"its code {why}"
+        if native and watch is not None:
+            watch.checked_by(build.load().Weights())
         request = LowerRequest(
             mode=backend.mode,
             graph_module=GraphModule({}, Graph()),
@@ -297,10 +302,10 @@ class CpuTarget(Target):
         return lowered(GraphCache(request, **self._how(request)), "cpu")
 
     def _how(self, request: LowerRequest) -> HowOften:
-        names = CACHE_OPTIONS.get(request.mode, CACHE_OPTIONS["reduce-overhead"])
+        capture_limit, clone_output = CACHE_OPTIONS[request.mode].values(request.options)
         return {
-            "capture_limit": request.options[names.capture_limit],
-            "clone_output": request.options[names.clone_output],
+            "capture_limit": capture_limit,
+            "clone_output": clone_output,
             "executor": "torchscript" if self.executor == "portable" else "native",
             "partial": request.partial,
             "when_full": self.when_full,

@@ -33,6 +33,7 @@ from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.utils._python_dispatch import _disable_current_modes
 
 from npucompose.streams import strip
+from npucompose.targets.in_place import ScatterInPlace
 
 if TYPE_CHECKING:
     from torch import fx
@@ -64,7 +65,8 @@ def through_inductor(
     """
     first = _PassesFirst(backend)
     watch = backend.frozen.watch(graph_module)
-    settings = {**backend.inductor.settings(), "joint_custom_pre_pass": first, **_unfrozen(watch)}
+    hooks = {"joint_custom_pre_pass": first, "post_grad_custom_post_pass": ScatterInPlace()}
+    settings = {**backend.inductor.settings(), **hooks, **_unfrozen(watch)}
 
     def inner(aot: fx.GraphModule, inputs: Sequence[Any], **keywords: Any) -> Any:
         freezes = keywords.get("is_inference") and inductor_config.freezing

@@ -33,6 +33,7 @@ METHODS = frozenset({"size", "stride", "item", "clear"})
 KNOWN = frozenset({EMPTY, LAID}) | CHECKS | ON_NUMBERS | ERRORS
 ENTRY, LIBRARY = "kernel", "__file__"
 BINDING = "cpp_pybinding"
+PARALLEL = "#pragma omp parallel"
 
 
 class UnreadCode(Exception):
@@ -66,7 +67,7 @@ class InductorCode:
             _check(name, parameters)
         return cls(
             call=call,
-            kernels={name: _kernel(name, names.get(name), given) for name, given in parameters.items()},
+            kernels={name: _kernel(name, names.get(name), *given) for name, given in parameters.items()},
             constants={name: value for name, value in names.items() if isinstance(value, torch.Tensor)},
         )
 
@@ -117,13 +118,16 @@ def _function(module: ast.Module, name: str) -> ast.FunctionDef:
     return found[0]
 
 
-def _parameters(module: ast.Module) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """(kernel, the C types of its parameters) of each `name = async_compile.cpp_pybinding([…], source)`."""
+def _parameters(module: ast.Module) -> Iterator[tuple[str, tuple[tuple[str, ...], bool]]]:
+    """(kernel, (the C types of its parameters, whether it may ask for threads)) of each
+    `name = async_compile.cpp_pybinding([…], source)`."""
     for node in module.body:
         if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call) and isinstance(node.targets[0], ast.Name):
             called = node.value.func
             if isinstance(called, ast.Attribute) and called.attr == BINDING:
-                yield node.targets[0].id, tuple(ast.literal_eval(node.value.args[0]))
+                types, source = node.value.args
+                parallel = not isinstance(source, ast.Constant) or PARALLEL in str(source.value)
+                yield node.targets[0].id, (tuple(ast.literal_eval(types)), parallel)
 
 
 def _called(function: ast.FunctionDef) -> Iterator[str]:
@@ -146,7 +150,7 @@ def _check(name: str, kernels: Mapping[str, Any]) -> None:
     raise UnreadCode(f"calls {name}, of which nobody knows what it does")
 
 
-def _kernel(name: str, binding: Any, parameters: Sequence[str]) -> GeneratedKernel:
+def _kernel(name: str, binding: Any, parameters: Sequence[str], parallel: bool) -> GeneratedKernel:
     module = getattr(binding, "__self__", None)
     library = getattr(module, LIBRARY, None)
     if library is None:
@@ -157,7 +161,7 @@ def _kernel(name: str, binding: Any, parameters: Sequence[str]) -> GeneratedKern
     address = ctypes.cast(function, ctypes.c_void_p).value
     assert address is not None
     order = "".join(_kind(name, parameter) for parameter in parameters)
-    return known(GeneratedKernel(name=name, order=order, address=address, binding=binding))
+    return known(GeneratedKernel(name=name, order=order, address=address, binding=binding, parallel=parallel))
 
 
 def _kind(kernel: str, parameter: str) -> str:

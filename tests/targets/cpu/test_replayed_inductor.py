@@ -19,6 +19,7 @@ from npucompose.replay.front.detached import DetachError
 from npucompose.replay.gate import Refused
 from npucompose.targets.inductor_code import InductorCode, UnreadCode
 from tests.replay.capturing import same
+from tests.replay.test_forks import in_child
 
 FUSED = ("mode=max-autotune", "inductor.max_autotune=null")
 """Without timing kernels: these claims are not about speed."""
@@ -112,6 +113,40 @@ def test_threads_compute_what_the_wrappers_do():
             for _ in range(3):
                 x = torch.randn(300, 16)
                 assert same(native(x), wrapper(x))
+    finally:
+        torch.set_num_threads(before)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_a_handle_made_on_two_threads_is_right_on_one_and_in_a_child_of_fork():
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        fast, module, _, _ = side_by_side(Block())
+        reference, x = copy.deepcopy(module), torch.randn(300, 16)
+
+        def is_right() -> bool:
+            return all(map(torch.allclose, handle(x), reference(x)))
+
+        with torch.no_grad():
+            handle = fast.detach(x)
+            reference(x)
+            assert handle.captured.facts()["ways"]["generated"] >= 1
+            assert is_right()
+            torch.set_num_threads(1)
+            assert is_right()
+            torch.set_num_threads(2)
+            handle(x)  # OpenMP's threads are awake
+            reference(x)
+
+            def in_the_child() -> bool:
+                got = handle(x)
+                torch.set_num_threads(1)
+                return all(map(torch.allclose, got, reference(x)))
+
+            assert in_child(in_the_child) == "right"
+            assert is_right()
     finally:
         torch.set_num_threads(before)
 
