@@ -52,7 +52,7 @@ class InductorCode:
     @classmethod
     def of(cls, compiled: Any) -> InductorCode | Untouched:
         """The code of what Inductor compiled; UnreadCode where it is none that can be recorded."""
-        if callable(compiled) and not hasattr(compiled, "current_callable"):
+        if not hasattr(compiled, "current_callable"):
             return Untouched(call=compiled)
         call = getattr(compiled, "current_callable", None)
         function = getattr(call, "__func__", call)
