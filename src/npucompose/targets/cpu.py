@@ -43,7 +43,6 @@ if TYPE_CHECKING:
     from npucompose.schema.cost_table import CostTable
     from npucompose.targets.compilation import Backend, Compilation
     from npucompose.targets.winners import Winners
-    from npucompose.vendor.compiler import CompilerOptions
 
 LinearLibrary = Literal["auto", "mkl", "onednn"]
 
@@ -269,8 +268,8 @@ class CpuTarget(Target):
         known, winners = len(backend.compilations), self._winners()
         recorder = None
         if backend.records:
-            how = self._how(backend.mode, backend.options, backend.records_at_once)
-            recorder = NativeRecorder(backend=backend, how=how, winners=winners, native=self._replayer() == "native")
+            native = self._replayer() == "native"
+            recorder = NativeRecorder(backend=backend, how=self._how, winners=winners, native=native)
         chosen = partial(linears.choose_linears, library=self.linear, winners=winners)
         compiled = inductor.through_inductor(backend, graph_module, example_inputs, frozen=chosen, recorder=recorder)
         for compilation in backend.compilations[known:]:
@@ -299,17 +298,17 @@ class CpuTarget(Target):
     def lower(self, request: LowerRequest) -> Lowered:
         from npucompose.replay.front.graph_cache import GraphCache, lowered
 
-        how = self._how(request.mode, request.options, request.at_once)
-        return lowered(GraphCache(request, partial=request.partial, **how), "cpu")
+        return lowered(GraphCache(request, **self._how(request)), "cpu")
 
-    def _how(self, mode: str, options: CompilerOptions, at_once: bool) -> HowOften:
-        capture_limit, clone_output = CACHE_OPTIONS[mode].values(options)
+    def _how(self, request: LowerRequest) -> HowOften:
+        capture_limit, clone_output = CACHE_OPTIONS[request.mode].values(request.options)
         return {
             "capture_limit": capture_limit,
             "clone_output": clone_output,
             "executor": "torchscript" if self.executor == "portable" else "native",
+            "partial": request.partial,
             "when_full": self.when_full,
-            "when_new": "at_once" if at_once else self.when_new,
+            "when_new": "at_once" if request.at_once else self.when_new,
             "workers": self.workers,
         }
 

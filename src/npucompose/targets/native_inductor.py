@@ -4,6 +4,7 @@ it fused, whichever is faster here.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from attrs import define, field
@@ -33,7 +34,7 @@ class NativeRecorder:
     """A `targets.inductor.Recorder` for one graph of Dynamo's."""
 
     backend: Backend
-    how: HowOften
+    how: Callable[[LowerRequest], HowOften]
     winners: Winners
     native: bool
     _unfused: GraphModule | None = field(default=None, init=False)
@@ -41,7 +42,7 @@ class NativeRecorder:
     def wants(self, subject: Subject) -> bool:
         """Not where the unfused graph is known to be faster; where nothing is known the contest is prepared."""
         self._unfused = None
-        if not self.native or self.how["capture_limit"] < 1:
+        if not self.native:
             return True
         known = self.winners.known(subject.key, (FUSED, UNFUSED))
         if known is None or known.winner == UNFUSED:
@@ -56,13 +57,14 @@ class NativeRecorder:
             subject.watch.checked_by(build.load().Weights())
         if compiled is None:
             assert self._unfused is not None
-            return GraphCache(self._request(subject, self._unfused), **self.how)
+            request = self._request(subject, self._unfused)
+            return GraphCache(request, **self.how(request))
         try:
             code = InductorCode.of(compiled) if self.native else NO_REPLAYER
         except UnreadCode as why:
             code = f"its code {why}"
         request = self._request(subject, GraphModule({}, Graph()))
-        return GeneratedCache(request, compiled, code, self._contest(subject), **self.how)
+        return GeneratedCache(request, compiled, code, self._contest(subject), **self.how(request))
 
     def _contest(self, subject: Subject) -> Contest | None:
         """Where the unfused graph is at hand, nobody knows which is faster."""
@@ -79,6 +81,7 @@ class NativeRecorder:
             static_inputs=subject.fixed,
             options=self.backend.options,
             memory=self.backend.common_memory,
+            partial=self.backend.partial,
             at_once=self.backend.records_at_once,
             constants=subject.watch,
         )

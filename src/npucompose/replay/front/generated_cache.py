@@ -1,6 +1,7 @@
 """Code that a compiler made of one graph, a recording for each signature it is called with.
 
-What cannot be recorded is called as the compiler made it, from then on, and `kept` says why.
+What cannot be recorded is called as the compiler made it, from then on, and `partition` says why; with
+`partial=refuse` it is an error.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypedDict
 import torch
 from torch import fx
 
+from npucompose.errors import CaptureError
 from npucompose.replay.capture.generated import GeneratedCode
 from npucompose.replay.captured_graph import CapturedGraph, How
 from npucompose.replay.executor.trial import ExecutorName
@@ -20,6 +22,7 @@ from npucompose.replay.gate import Refused
 from npucompose.replay.interface import LowerRequest, Recording, SeenCall, WhenFull, WhenNew, note, watchers
 from npucompose.replay.plan import Workers
 from npucompose.results.graphs import Outside, Partition
+from npucompose.schema.experiment import Partial
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -34,6 +37,7 @@ class HowOften(_HowMany, total=False):
 
     clone_output: bool
     executor: ExecutorName
+    partial: Partial
     when_full: WhenFull
     when_new: WhenNew
     workers: Workers | None
@@ -53,9 +57,11 @@ class GeneratedCache(GraphCache):
         contest: Contest | None = None,
         **how: Unpack[HowOften],
     ) -> None:
-        """`code`, or why it cannot be read. With a `contest` the first recording decides whether this one and later
-        ones are of the code or of the graph that it was made of."""
+        """`code`, or why it cannot be read; CaptureError for the latter with `partial=refuse`. With a `contest` the
+        first recording decides whether it and later ones are of the code or of the graph that it was made of."""
         super().__init__(request, **how)
+        if isinstance(code, str) and self.partial == "refuse":
+            raise CaptureError(f"cannot record what was compiled: {code}. compile.partial=cut calls it as it is.")
         self._contest = contest
         self._unfused: fx.GraphModule | None = None
         """What is recorded instead of the code: it has won."""
@@ -79,11 +85,11 @@ class GeneratedCache(GraphCache):
 
     def recorded(self, inputs: list[Any]) -> tuple[Recording, list[Any]]:
         if self._unfused is not None:
-            return CapturedGraph.capture_call(self._unfused, inputs, finish=True, **self._recording)
+            return CapturedGraph.capture_call(self._unfused, inputs, finish=self.partial == "cut", **self._recording)
         assert self._code is not None
         contest, self._contest = self._contest, None
         before = contest.before(inputs) if contest is not None else {}
-        fused, outputs = CapturedGraph.capture_code(self._code, inputs, finish=True, **self._recording)
+        fused, outputs = CapturedGraph.capture_code(self._code, inputs, finish=self.partial == "cut", **self._recording)
         return (fused if contest is None else self._won(contest, fused, inputs, before)), outputs
 
     def _won(
