@@ -83,6 +83,9 @@ fuzz-strangers: $(READY)  ## 50,000 inputs of strangers, into benchmarks/results
 fuzz-programs: $(READY)  ## 20,000 random programs against eager, into benchmarks/results; goes on where it stopped
 	$(BIN)/python -m tools.fuzz_programs
 
+fuzz-fused: $(READY)  ## 400 random programs through max-autotune's native replay, into benchmarks/results; goes on where it stopped
+	$(BIN)/python -m tools.fuzz_programs --mode max-autotune --programs 400
+
 mutants: $(READY) wheel  ## careless changes by the hundred, and which of them make test notices; goes on where it stopped
 	$(BIN)/python -m tools.mutants
 
@@ -170,4 +173,4 @@ golden: $(READY)  ## rewrite the golden files, to be reviewed as a diff
 clean:  ## remove .venv and what runs leave behind
 	rm -rf $(VENV) .vllm .host .bundle .bundle.build dist outputs multirun .npucompose
 
-.PHONY: help install extras ci-extras run wheel native test test-shuffled surroundings test-full test-sanitized test-sanitized-fast fuzz-programs fuzz-strangers mutants test-npu test-serving test-cuda test-cuda-offline bundle lock check bench bench-generate bench-streams bench-table huggingface npu-tables pictures golden clean dist try-dist
+.PHONY: help install extras ci-extras run wheel native test test-shuffled surroundings test-full test-sanitized test-sanitized-fast fuzz-programs fuzz-fused fuzz-strangers mutants test-npu test-serving test-cuda test-cuda-offline bundle lock check bench bench-generate bench-streams bench-table huggingface npu-tables pictures golden clean dist try-dist

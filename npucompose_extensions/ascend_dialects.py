@@ -154,7 +154,7 @@ class CannRecipes(Dialect):
         else:
             raise ConfigError(f"exe_mode={mode}: none of eager, ge_graph, npugraph_ex, acl_graph.")
         if static and mode != "npugraph_ex":
-            settings.line("enable_static_kernel=true", "it acts only with exe_mode=npugraph_ex")
+            settings.line("enable_static_kernel=true", "it takes effect only with exe_mode=npugraph_ex")
         if platform := settings.take("platform_version"):
             settings.line(f"platform_version={platform}", "a family of products: say which one with target.soc")
         settings.model_keys(CANN_IN_MODELS)
@@ -262,7 +262,8 @@ class VllmAscend(ExportingDialect):
                 settings.line(f"cudagraph_mode={mode}", "vLLM cuts the model at attention; here it is one graph")
         if static and not asked:
             settings.line(
-                "enable_static_kernel=true", f"it acts only with npugraph_ex, which cudagraph_mode={mode} turns off"
+                "enable_static_kernel=true",
+                f"it takes effect only with npugraph_ex, which cudagraph_mode={mode} turns off",
             )
         if sizes and not (asked and static):
             settings.line(

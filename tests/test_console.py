@@ -110,3 +110,14 @@ def test_one_module_makes_consoles() -> None:
         if isinstance(node, ast.Call) and getattr(node.func, "id", getattr(node.func, "attr", "")) == "Console"
     ]
     assert makers == []
+
+
+@pytest.mark.parametrize(("columns", "width"), [(None, 120), ("90", 90)])
+def test_into_a_pipe_lines_are_120_wide_unless_columns_says_otherwise(columns, width, monkeypatch, capsys):
+    monkeypatch.delenv("COLUMNS", raising=False)
+    if columns:
+        monkeypatch.setenv("COLUMNS", columns)
+    console().print("word " * 40)
+    first = capsys.readouterr().out.splitlines()[0]
+    assert width - len("word ") < len(first.rstrip()) <= width
+    assert console(width=70).width == 70

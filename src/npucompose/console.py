@@ -7,6 +7,7 @@ otherwise, by argparse, Hydra, `warnings` and tracebacks too.
 from __future__ import annotations
 
 import io
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,10 +20,17 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 
+PIPED = 120
+"""Columns where nobody's screen says how many there are: rich's 80 break what a page or a program is to take up."""
+
+
 def console(**options: Any) -> Console:
     """A rich console that obeys its own styles and nothing that stands in a text, rich's own marks
-    included. `options` are rich's."""
-    return _kind()(**{"markup": False, "emoji": False, **options})
+    included. `options` are rich's. Into a pipe or a file lines have `PIPED` columns, unless COLUMNS says otherwise."""
+    made = _kind()(**{"markup": False, "emoji": False, **options})
+    if not options.keys() & {"width", "record", "file"} and not made.is_terminal and "COLUMNS" not in os.environ:
+        made.width = PIPED
+    return made
 
 
 @cache

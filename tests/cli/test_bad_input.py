@@ -42,7 +42,7 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
     ),
     "an option illegal in the mode": (
         ["compiler.ge_config.oo_level=O1"],
-        ["compiler.ge_config.oo_level=O1 does not act in mode=reduce-overhead", "max-autotune"],
+        ["compiler.ge_config.oo_level=O1 has no effect in mode=reduce-overhead", "max-autotune"],
     ),
     "tiling sink outside max-autotune": (["tiling=sink"], ["tiling_schedule_optimize", "mode=reduce-overhead"]),
     "an option without meaning on the target, strict=all": (

@@ -63,7 +63,7 @@ def test_what_a_file_proves_takes_the_place_of_what_was_derived(capsys: pytest.C
     ("arguments", "words"),
     [
         (["mode=eager"], "mode=eager compiles nothing: there is no graph to explain"),
-        (["tiling=sink"], "does not act in mode=reduce-overhead; it acts in: max-autotune"),
+        (["tiling=sink"], "has no effect in mode=reduce-overhead; it takes effect in: max-autotune"),
         (["--log", "nowhere.log"], "nowhere.log"),
     ],
 )

@@ -50,7 +50,9 @@ def test_gears_of_several_dimensions_are_paired_or_crossed_up_to_a_hundred() -> 
 
 
 def test_a_mode_that_captures_refuses_them_and_a_laptop_lists_them() -> None:
-    with pytest.raises(ConfigError, match="gears do not act in mode=reduce-overhead; they act in: max-autotune"):
+    with pytest.raises(
+        ConfigError, match="gears have no effect in mode=reduce-overhead; they take effect in: max-autotune"
+    ):
         checked("mode=reduce-overhead", "shapes=dynamic")
     (entry,) = checked("mode=max-autotune", "shapes=dynamic").effective
     assert (entry.option, entry.effective) == ("shapes.gears", None)

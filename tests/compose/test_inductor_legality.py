@@ -38,7 +38,9 @@ def test_a_typo_is_refused_before_anything_runs():
 
 @pytest.mark.parametrize("mode", ["reduce-overhead", "npugraph_ex"])
 def test_a_mode_without_inductor_refuses_its_options(mode: str):
-    with pytest.raises(ConfigError, match=r"inductor\.freezing=false does not act in .* it acts in: max-autotune"):
+    with pytest.raises(
+        ConfigError, match=r"inductor\.freezing=false has no effect in .* it takes effect in: max-autotune"
+    ):
         checked(f"mode={mode}", "inductor.freezing=false")
     assert "inductor.freezing" in listed(f"mode={mode}", "inductor.freezing=false", "strict=off")
 
@@ -55,7 +57,7 @@ def test_a_device_without_inductor_lists_them_and_strict_all_refuses_them():
 
 
 def test_options_of_another_device_are_listed():
-    assert "it acts on cuda" in listed(FUSED, "inductor.triton.cudagraphs=true")["inductor.triton.cudagraphs"]
+    assert "it takes effect on cuda" in listed(FUSED, "inductor.triton.cudagraphs=true")["inductor.triton.cudagraphs"]
 
 
 def test_weights_that_are_trained_are_no_constants():

@@ -99,7 +99,7 @@ def test_gears_that_do_not_act_are_listed_or_refused(mode: str, target: str, str
     given = gears(mode=mode, target=target, strict=strict)
     why = "gears have no meaning on target=cpu"
     if mode != GE:
-        why = f"gears do not act in mode={mode}; they act in: max-autotune"
+        why = f"gears have no effect in mode={mode}; they take effect in: max-autotune"
     if refused:
         assert problems(act, given) == (f"shapes.gears: {why}.",)
     else:
@@ -162,7 +162,7 @@ def test_a_pass_acts_where_its_mode_and_its_device_are() -> None:
     assert problems(found_by, legality._passes, experiment(GE, strict="all"), device(), passes) == (
         "passes.needs: it has no meaning on target=cpu in mode=max-autotune.",
     )
-    illegal = "it does not act in mode=reduce-overhead; it acts in: max-autotune; use h"
+    illegal = "it has no effect in mode=reduce-overhead; it takes effect in: max-autotune; use h"
     for strict in ("mode", "all"):
         assert problems(found_by, legality._passes, experiment(ACL, strict=strict), able, passes) == (
             f"passes.ge: {illegal}.",
@@ -171,7 +171,7 @@ def test_a_pass_acts_where_its_mode_and_its_device_are() -> None:
     assert (found.why, found.effective) == (illegal, None)
     without = [("ge", a_pass("g", (GE, ACL)))]
     (listed,) = found_by(legality._passes, experiment(EX, strict="off"), able, without)
-    assert listed.why.endswith("it acts in: max-autotune, reduce-overhead")
+    assert listed.why.endswith("it takes effect in: max-autotune, reduce-overhead")
 
 
 def test_limits_of_cores_need_a_device_that_has_them() -> None:
@@ -305,10 +305,10 @@ def inductor(
     [
         ({"values": {"cpp.simdlen": 256}}, "", ()),
         ({"values": {"triton.cudagraphs": True}, "target": "cuda"}, "", ()),
-        ({"values": {"triton.cudagraphs": True}}, "has no meaning on target=cpu; it acts on cuda", ("all",)),
+        ({"values": {"triton.cudagraphs": True}}, "has no meaning on target=cpu; it takes effect on cuda", ("all",)),
         ({"values": {"cpp.simdlen": 256}, "fuses": False}, "has no meaning on target=cpu, whose compiler", ("all",)),
-        ({"values": {"cpp.simdlen": 256}, "mode": ACL}, "does not act in mode=reduce-overhead", ("mode", "all")),
-        ({"values": {"cpp.simdlen": 256}, "mode": "eager"}, "is not acting: eager compiles nothing", ()),
+        ({"values": {"cpp.simdlen": 256}, "mode": ACL}, "has no effect in mode=reduce-overhead", ("mode", "all")),
+        ({"values": {"cpp.simdlen": 256}, "mode": "eager"}, "has no effect: eager compiles nothing", ()),
         ({"values": {"freezing": False}, "compile": {"training": True}}, "weights that are trained", ("all",)),
         ({"values": {"cpp.weight_prepack": False}, "compile": {"training": True}}, "weights that are", ("all",)),
         ({"values": {"frozen_weights": "error"}}, "", ()),

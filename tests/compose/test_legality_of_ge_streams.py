@@ -71,10 +71,10 @@ def test_a_policy_that_is_none_is_refused(policy: str) -> None:
 
 
 def test_a_policy_without_its_objective_is_refused_and_listed_where_nothing_is() -> None:
-    with pytest.raises(ConfigError, match=r"streams\.ge_policy: it acts with streams\.objective=ge only"):
+    with pytest.raises(ConfigError, match=r"streams\.ge_policy: it takes effect with streams\.objective=ge only"):
         effective("streams.ge_policy='MainStream:4'")
     (found,) = effective("streams.ge_policy='MainStream:4'", "passes=stream_plan", "strict=off")
-    assert (found.option, found.why) == ("streams.ge_policy", "it acts with streams.objective=ge only")
+    assert (found.option, found.why) == ("streams.ge_policy", "it takes effect with streams.objective=ge only")
 
 
 def test_in_a_mode_without_ge_nothing_is_said_of_it() -> None:

@@ -111,7 +111,7 @@ def test_what_stands_for_something_else_is_not_run() -> None:
         ("python run.py mode=eger", "Did you mean 'eager'"),
         ("npucompose run --dry-run mode=eager | head -n 3 && npucompose run mode=eger", "Did you mean 'eager'"),
         ('eval "$(npucompose completion bahs)"', "unknown shell"),
-        ("python run.py -m mode=reduce-overhead,max-autotune tiling=sink", "does not act in mode=reduce-overhead"),
+        ("python run.py -m mode=reduce-overhead,max-autotune tiling=sink", "has no effect in mode=reduce-overhead"),
         ("npucompose recipe eject mode=eger --out x.py", "Did you mean 'eager'"),
         ("pip install 'npucompose[everything]'", "everything"),
         ("python -m benchmarks.streams --olny headline", "knows no --olny"),

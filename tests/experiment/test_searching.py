@@ -38,7 +38,7 @@ search:
     streams.min_gain: {low: 0.001, high: 0.5, log: true, when: {passes: [[stream_plan]]}}
     tiling: {one_of: [host, sink]}
 """
-"""Tiling sink does not act in reduce-overhead: a point with both is illegal."""
+"""Tiling sink has no effect in reduce-overhead: a point with both is illegal."""
 
 
 def with_space(folder: Path, text: str = SPACE) -> list[str]:

@@ -36,6 +36,11 @@ def test_the_sizes_of_each_model_are_its_options() -> None:
     assert (shapes(branches), len(sizes(branches))) == ({"x": (3, 3)}, 4)
     conv = model("conv_nhwc", batch=2, size=16, channels=3, classes=4)
     assert (shapes(conv), sizes(conv)["head.weight"]) == ({"x": (2, 3, 16, 16)}, (4, 6))
+    resnet = model("resnet18", batch=2, size=32, channels=3, classes=4)
+    assert (shapes(resnet), sizes(resnet)["head.weight"]) == ({"x": (2, 3, 32, 32)}, (4, 24))
+    unet = model("unet", batch=2, size=8, channels=3, depth=2, classes=4)
+    assert (shapes(unet), sizes(unet)["head.weight"]) == ({"x": (2, 3, 8, 8)}, (4, 3, 1, 1))
+    assert sizes(unet)["down.2.second.weight"] == (12, 12, 3, 3)
     prefill = model("gpt_prefill", hidden=8, layers=2, heads=2, ffn=6, batch=3, tokens=5)
     assert shapes(prefill) == {"x": (3, 5, 8)}
     assert sizes(prefill)["mask"] == (5, 5)
@@ -125,7 +130,7 @@ def test_paddle_s_operators_get_what_they_take(operator: Any, wanted: Any) -> No
 
 LEAST = {
     "linear_scalar.times": 2, "attention_decode.grow": 0, "gpt_decode.start": 0, "mla_prolog.rope": 2,
-    "paddle.classes": 2, "paddle.size": 4, "conv_nhwc.size": 8,
+    "paddle.classes": 2, "paddle.size": 4, "conv_nhwc.size": 8, "unet.size": 2,
 }  # fmt: skip
 """{option: the smallest number that it takes}, where that is not 1."""
 

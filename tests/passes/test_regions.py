@@ -165,7 +165,7 @@ def test_on_a_laptop_both_are_listed_and_strict_all_refuses_them() -> None:
 def test_captured_graphs_have_no_super_kernel_scopes(mode: str) -> None:
     with pytest.raises(ConfigError) as caught:
         checked(f"mode={mode}", *FUSE)
-    assert f"does not act in mode={mode}; it acts in: max-autotune" in str(caught.value)
+    assert f"has no effect in mode={mode}; it takes effect in: max-autotune" in str(caught.value)
     assert "super_kernel_optimize=true" in str(caught.value)
     (entry,) = checked(f"mode={mode}", "strict=off", *FUSE).effective
     assert entry.option == "passes.super_kernel"

@@ -448,7 +448,7 @@ def npugraph_ex_compile(graph, example_inputs, config):
         printed=("the graph is traced elsewhere",),
     ),
     Production(
-        name="options that do not act, and one that is none",
+        name="options that have no effect, and one that is none",
         like="threads of users that ask why nothing changed",
         text="""
 import torch, torch_npu, torchair
@@ -469,8 +469,8 @@ model = torch.compile(model, backend=torchair.get_npu_backend(compiler_config=co
         },
         tree={"strict": "off"},
         printed=(
-            "ge_config.oo_level=O1 does not act in mode=reduce-overhead",
-            "tiling_schedule_optimize=true does not act",
+            "ge_config.oo_level=O1 has no effect in mode=reduce-overhead",
+            "tiling_schedule_optimize=true has no effect",
             "no such option",
             "topology_sorting_strategy = 'Fastest': takes",
         ),
@@ -542,7 +542,7 @@ scheduler_config:
         hand=GE_COMMON,
         tree={"shapes.dynamic": False, "target.patch_for_hcom": True},
         printed=(
-            "enable_static_kernel=true: it acts only with exe_mode=npugraph_ex",
+            "enable_static_kernel=true: it takes effect only with exe_mode=npugraph_ex",
             "enable_moe_stream_overlap=true",
             "enable_limit_core_num=true",
             "passes=super_kernel",

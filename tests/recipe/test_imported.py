@@ -89,8 +89,8 @@ SCRIPTS: dict[str, str] = {
         + "\nconfig.post_grad_custom_pre_pass = lambda g: (\n    g)"
     ),
     "hooks in one line": script("config.post_grad_custom_pre_pass = f; config.post_grad_custom_post_pass = g"),
-    "an option that does not act": script("config.mode = 'reduce-overhead'; config.ge_config.oo_level = 'O1'"),
-    "an option that does not act, and a strictness": script(
+    "an option that has no effect": script("config.mode = 'reduce-overhead'; config.ge_config.oo_level = 'O1'"),
+    "an option that has no effect, and a strictness": script(
         "config.mode = 'reduce-overhead'; config.ge_config.oo_level = 'O1'",
         recipe={"mode": {"name": "reduce-overhead"}, "strict": "warn"},
     ),

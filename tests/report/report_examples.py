@@ -59,7 +59,9 @@ FULL = Report(
     },
     provenance={"mode.name": "command line"},
     effective=tuple(
-        Effective(option=f"compiler.ge_config.option_{number}", requested=True, effective=None, why="acts in GE only")
+        Effective(
+            option=f"compiler.ge_config.option_{number}", requested=True, effective=None, why="takes effect in GE only"
+        )
         for number in range(6)
     ),
     environment=Environment(versions={"torch": "2.13.0"}, platform="Linux", git_commit="a" * 40, git_dirty=False),

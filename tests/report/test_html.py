@@ -127,7 +127,7 @@ def test_the_whole_of_a_run_is_shown() -> None:
     for words in (
         "gpt_decode · cpu · reduce-overhead · static", "517.0 µs", "1.91×", "bit for bit", "Dynamo 1.00 s",
         "AOTAutograd 500.00 ms", "stream_plan", "134 → 182", "2 streams", "8 events", "compiler.ge_config.option_5",
-        "acts in GE only", "mode.name", "command line", "versions.torch", "2.13.0", "Taken from the store",
+        "takes effect in GE only", "mode.name", "command line", "versions.torch", "2.13.0", "Taken from the store",
     ):  # fmt: skip
         assert words in text, words
 

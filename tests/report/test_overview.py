@@ -107,7 +107,7 @@ def test_the_verdict_says_speed_results_plan_and_what_needs_attention() -> None:
         "Results equal eager's bit for bit.",
         "Stream plan applied (2 streams, 8 events): 1.99x over one stream, 2.64 ms against 5.26 ms; predicted 1.93x.",
         "1 recompilation, see below.",
-        "6 options not acting as asked, see below.",
+        "6 options did not take effect as requested, see below.",
     ]
     assert verdict(WRONG)[0] == "No speed is shown: the results are wrong."
     assert not [line for line in verdict(evolve(WRONG, streams=FULL.streams)) if "plan" in line]

@@ -29,7 +29,7 @@ PROVENANCE = {
 SETTINGS = settings(
     VALUES,
     PROVENANCE,
-    (Effective(option="compiler.ge_config.oo_level", requested="O3", effective=None, why="acts in GE only"),),
+    (Effective(option="compiler.ge_config.oo_level", requested="O3", effective=None, why="takes effect in GE only"),),
 )
 
 
@@ -48,7 +48,7 @@ def test_the_command_line_comes_first_and_what_nobody_chose_last() -> None:
     assert told() == (
         "command line\n  seed=7\n"
         "conf/mode/eager.yaml, chosen on the command line\n  mode.name=eager\n"
-        "conf/compiler/default.yaml\n  compiler.ge_config.oo_level=O3\n    does not act: acts in GE only\n"
+        "conf/compiler/default.yaml\n  compiler.ge_config.oo_level=O3\n    has no effect: takes effect in GE only\n"
         "conf/config.yaml\n  strict=mode\n"
         "default\n  trust=false\n"
         "1 option of the compiler at their default: --under compiler lists them\n"

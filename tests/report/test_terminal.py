@@ -43,7 +43,7 @@ def test_wrong_results_have_no_speed() -> None:
     text = shown(WRONG)
     assert "as fast" not in text
     assert "517" not in text
-    assert "latency     not shown" in text
+    assert "latency    not shown" in text
     assert "does not equal eager" in text
 
 

@@ -177,7 +177,7 @@ def test_who_set_what_reads_like_this(golden: Any) -> None:
         Setting(option="model.x", value=["ä"], said_by="mine.yaml"),
         Setting(option="seed", value=3, said_by="command line"),
         Setting(option="compiler.a", value=True, said_by="default"),
-        Setting(option="compiler.b", value=1, said_by="conf/compiler/default.yaml", why_not="acts in GE only"),
+        Setting(option="compiler.b", value=1, said_by="conf/compiler/default.yaml", why_not="takes effect in GE only"),
         Setting(option="compiler.c", value=2, said_by="conf/compiler/default.yaml"),
         Setting(option="strict", value="on", said_by="default"),
     ]

@@ -53,7 +53,7 @@ def test_a_changed_option_is_illegal_exactly_where_it_does_not_act(leaf: OptionS
     assert (illegal == {}) is acts
     for reason in illegal.values():
         assert f"compiler.{leaf.path}=" in reason
-        assert f"does not act in mode={mode}" in reason
+        assert f"has no effect in mode={mode}" in reason
         assert all(m in reason for m in leaf.modes)
 
 
@@ -63,8 +63,8 @@ def test_no_default_is_illegal_anywhere():
 
 def test_the_reason_says_where_the_option_acts():
     assert illegal_in_mode(asking(ge_config__oo_level="O1"), "reduce-overhead") == {
-        "ge_config.oo_level": "compiler.ge_config.oo_level=O1 does not act in mode=reduce-overhead; "
-        "it acts in: max-autotune."
+        "ge_config.oo_level": "compiler.ge_config.oo_level=O1 has no effect in mode=reduce-overhead; "
+        "it takes effect in: max-autotune."
     }
 
 
@@ -78,8 +78,8 @@ def test_tiling_sink_acts_in_max_autotune_only():
 def test_a_value_that_only_one_mode_takes_names_what_the_other_takes():
     (reason,) = illegal_in_mode(asking(debug__graph_dump__type="pbtxt"), "reduce-overhead").values()
     assert reason == (
-        "compiler.debug.graph_dump.type=pbtxt does not act in mode=reduce-overhead, which takes: py; "
-        "it acts in: max-autotune."
+        "compiler.debug.graph_dump.type=pbtxt has no effect in mode=reduce-overhead, which takes: py; "
+        "it takes effect in: max-autotune."
     )
     assert illegal_in_mode(asking(debug__graph_dump__type="py"), "reduce-overhead") == {}
 
@@ -97,7 +97,7 @@ def test_an_inverted_twin_is_named_with_the_inverted_value():
 
 def test_a_twin_that_does_not_act_either_is_not_named():
     (reason,) = illegal_in_mode(asking(npugraph_ex__clone_input=False), "max-autotune").values()
-    assert reason.endswith("it acts in: npugraph_ex.")
+    assert reason.endswith("it takes effect in: npugraph_ex.")
 
 
 def test_twins_go_both_ways():
@@ -142,7 +142,7 @@ def test_all_illegal_options_are_refused_at_once():
 def test_strict_off_only_reports():
     ask = asking(ge_config__oo_level="O1")
     (entry,) = legality(ask, mode="reduce-overhead", target="cpu", honoured=NOTHING, strict="off")
-    assert entry.why.endswith("it acts in: max-autotune.")
+    assert entry.why.endswith("it takes effect in: max-autotune.")
 
 
 def test_strict_all_refuses_what_the_target_does_not_honour():
@@ -155,7 +155,8 @@ def test_an_option_whose_switch_is_off_is_listed():
     honoured = frozenset({"dump_config.dump_mode", "dump_config.enable_dump"})
     (entry,) = legality(ask, mode="max-autotune", target="npu", honoured=honoured)
     assert entry.why == (
-        "compiler.dump_config.dump_mode=input acts only together with compiler.dump_config.enable_dump, which is off."
+        "compiler.dump_config.dump_mode=input takes effect only together with compiler.dump_config.enable_dump, "
+        "which is off."
     )
     assert waiting(ask.with_values({"dump_config.enable_dump": True}), "max-autotune") == {}
 
@@ -165,7 +166,7 @@ def test_eager_lists_everything_and_refuses_nothing(strict: Any):
     ask = asking(ge_config__oo_level="O1", npugraph_ex__clone_input=False, dump_config__dump_mode="input")
     entries = legality(ask, mode="eager", target="cpu", honoured=NOTHING, strict=strict)
     assert [entry.option for entry in entries] == [f"compiler.{path}" for path in ask.changed()]
-    assert all(entry.why.endswith("is not acting: eager compiles nothing.") for entry in entries)
+    assert all(entry.why.endswith("has no effect: eager compiles nothing.") for entry in entries)
 
 
 def test_dumping_acts_in_reduce_overhead_although_torchair_warns():

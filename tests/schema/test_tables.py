@@ -95,7 +95,7 @@ def test_every_option_has_the_default_and_the_bounds_that_were_reviewed(golden: 
 
 
 def row(leaf: OptionSpec) -> str:
-    parts = [leaf.allowed(), f"default {shown(leaf.default)}", f"acts in {' '.join(leaf.modes) or 'no mode'}"]
+    parts = [leaf.allowed(), f"default {shown(leaf.default)}", f"takes effect in {' '.join(leaf.modes) or 'no mode'}"]
     parts += [f"in {mode}: {shown(choices)}" for mode, choices in leaf.choices_in.items()]
     said: dict[str, Any] = {
         "pattern": leaf.pattern, "needs": leaf.needs, "set by": None if leaf.set_by == "compiler" else leaf.set_by,

@@ -135,7 +135,7 @@ def test_the_mended_line_really_mends_it() -> None:
 
 
 def test_sink_under_a_mode_that_captures_is_refused() -> None:
-    words = r"tiling_schedule_optimize=true \(conf/tiling/sink.yaml, .*\) does not act in mode=reduce-overhead"
+    words = r"tiling_schedule_optimize=true \(conf/tiling/sink.yaml, .*\) has no effect in mode=reduce-overhead"
     with pytest.raises(ConfigError, match=words):
         asked(*MARKED, "tiling=sink", on=("target=cpu", "mode=reduce-overhead"))
 

@@ -120,7 +120,7 @@ def test_several_processes_and_patches_in_a_captured_mode_are_refused(monkeypatc
     monkeypatch.delenv("WORLD_SIZE")
     check(target(patch_for_hcom=True), GE)
     for mode in (ACLGRAPH, NPUGRAPH_EX):
-        with pytest.raises(ConfigError, match=rf"does not act in mode={mode}; it acts in: max-autotune"):
+        with pytest.raises(ConfigError, match=rf"has no effect in mode={mode}; it takes effect in: max-autotune"):
             check(target(patch_for_hcom=True), mode)
         check(target(), mode)
 

@@ -88,16 +88,15 @@ def why_idle(acts: Acts, option: str, asked: LegalityCase) -> tuple[str, tuple[s
     mode, target = asked.mode, asked.target.name
     if asked.can(acts.can) or (acts.without_compiling and not mode.compiles):
         return "", NEVER
-    words, verb, has, they = (
-        (acts.words, "do", "have", "they act") if acts.words else (option, "does", "has", "it acts")
-    )
+    words, has, they = (acts.words, "have", "they take") if acts.words else (option, "has", "it takes")
     if acts.mode == "compiles":
         if not mode.compiles:
             return f"mode={mode.name} compiles nothing", NEVER
         own = asked.target.why_idle(option, mode.name)
         return own or f"{words} {has} no meaning on target={target} in mode={mode.name}", STRICTEST
     if not getattr(mode, acts.mode):
-        why = f"{words} {verb} not act in mode={mode.name}{acts.aside}; {they} in: {listed(modes_that(acts.mode))}"
+        where = f"{they} effect in: {listed(modes_that(acts.mode))}"
+        why = f"{words} {has} no effect in mode={mode.name}{acts.aside}; {where}"
         return why, STRICT if mode.compiles else STRICTEST
     return f"{words} {has} no meaning on target={target}", STRICTEST
 
@@ -139,19 +138,19 @@ def _inductor(asked: LegalityCase) -> Iterator[Objection]:
 def _why_not_inductor(path: str, asked: LegalityCase) -> tuple[str, tuple[str, ...]]:
     mode, can = asked.mode, asked.target.capabilities(asked.mode.name)
     if not mode.compiles:
-        return f"is not acting: {mode.name} compiles nothing", NEVER
+        return f"has no effect: {mode.name} compiles nothing", NEVER
     if not mode.fuses:
         where = listed(modes_that("fuses"))
-        return f"does not act in mode={mode.name}, which does not use Inductor; it acts in: {where}", STRICT
+        return f"has no effect in mode={mode.name}, which does not use Inductor; it takes effect in: {where}", STRICT
     if not asked.can("fuses"):
         return f"has no meaning on target={can.target}, whose compiler is not Inductor", STRICTEST
     elsewhere = DEVICE_OF.get(path.partition(".")[0])
     if elsewhere not in (None, can.device.partition(":")[0]):
-        return f"has no meaning on target={can.target}; it acts on {elsewhere}", STRICTEST
+        return f"has no meaning on target={can.target}; it takes effect on {elsewhere}", STRICTEST
     if path in FREEZING and asked.experiment.compile.training:
-        return "is not acting: weights that are trained cannot be constants", STRICTEST
+        return "has no effect: weights that are trained cannot be constants", STRICTEST
     if path == "frozen_weights" and not asked.experiment.inductor.settings().get("freezing"):
-        return "is not acting: inductor.freezing is off, and no weight is frozen", STRICT
+        return "has no effect: inductor.freezing is off, and no weight is frozen", STRICT
     if path == "replay" and not asked.can("replays_fused"):
         return f"has no meaning on target={can.target}, which does not record what Inductor makes", STRICTEST
     return "", NEVER
@@ -169,7 +168,10 @@ def _passes(asked: LegalityCase) -> Iterator[Objection]:
             why, refused_by = f"mode={mode} compiles nothing", NEVER
         elif p.acts_in is not None and mode not in p.acts_in:
             instead = f"; {p.elsewhere}" if p.elsewhere else ""
-            why, refused_by = f"it does not act in mode={mode}; it acts in: {listed(p.acts_in)}{instead}", STRICT
+            why, refused_by = (
+                f"it has no effect in mode={mode}; it takes effect in: {listed(p.acts_in)}{instead}",
+                STRICT,
+            )
         elif p.uses is not None and not getattr(asked.target.capabilities(mode), p.uses):
             why = f"it has no meaning on target={asked.target.name} in mode={mode}"
         if why:
@@ -234,7 +236,7 @@ def _ge_streams(asked: LegalityCase) -> Iterator[Objection]:
 def _ge_policy(asked: LegalityCase) -> Iterator[Objection]:
     streams = asked.experiment.streams
     if streams.objective != "ge" and streams.ge_policy != DEFAULT_GE_POLICY:
-        yield idle("streams.ge_policy", streams.ge_policy, "it acts with streams.objective=ge only", STRICT)
+        yield idle("streams.ge_policy", streams.ge_policy, "it takes effect with streams.objective=ge only", STRICT)
 
 
 # What the device that `target.soc` names has not. Asks no driver.

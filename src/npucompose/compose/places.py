@@ -14,10 +14,10 @@ from npucompose.input_safety import read_text
 
 ABOUT = re.compile(
     r"(?:unknown key )?'(?P<name>[\w.-]+)'(?:.* @ (?P<section>[\w.-]*\w)(?=[.\s]|$))?"
-    r"|(?P<path>\w+(?:\.\w+)+)=(?:.*?)(?= does not act| acts only| has no meaning)",
+    r"|(?P<path>\w+(?:\.\w+)+)=(?:.*?)(?= has no effect| takes effect only| has no meaning)",
     re.DOTALL,
 )
-"""How a sentence about a value begins: `'seed' must be …`, `unknown key 'x' @ benchmark`, `a.b=3 does not act`."""
+"""How a sentence about a value begins: `'seed' must be …`, `unknown key 'x' @ benchmark`, `a.b=3 has no effect`."""
 
 
 @contextmanager

@@ -36,5 +36,5 @@ def unread_sizes(asked: LegalityCase) -> Iterator[Objection]:
     for field in attrs.fields(Scenario) if given.name == FORWARD else ():
         value = getattr(given, field.name)
         if value != getattr(default, field.name):
-            why = "it acts with scenario=prefill, decode or generate only"
+            why = "it takes effect with scenario=prefill, decode or generate only"
             yield idle(f"scenario.{field.name}", value, why, STRICT)

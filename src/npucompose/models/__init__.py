@@ -26,6 +26,8 @@ MODELS: Registry[type[Model]] = Registry(
         ("mla_prolog", "npucompose.models.decoders:MlaProlog"),
         ("parallel_branches", "npucompose.models.small:ParallelBranches"),
         ("conv_nhwc", "npucompose.models.small:ConvNhwc"),
+        ("resnet18", "npucompose.models.resnet18:ResNet18"),
+        ("unet", "npucompose.models.unet:UNet"),
         ("python", "npucompose.models.python:Python"),
     ),
 )

@@ -109,7 +109,7 @@ class Pass(ABC):
     acts_in: ClassVar[tuple[str, ...] | None] = None
     """Modes in which it does something, where that is not every mode that compiles; elsewhere it is refused."""
     uses: ClassVar[str | None] = None
-    """The field of Capabilities without which it leaves a graph alone; such a request is listed as not acting."""
+    """The field of Capabilities without which it leaves a graph alone; such a request is listed as having no effect."""
     elsewhere: ClassVar[str] = ""
     """What to write instead in the modes that `acts_in` leaves out."""
     needs_trust: ClassVar[bool] = False

@@ -194,11 +194,11 @@ def _joined(facts: Facts, recipe: Mapping[str, Any] | None = None, version: str 
             notes.append("the recipe names passes and the code sets no hook: the code counts, and there are none")
     idle = [*illegal_in_mode(options, mode).values()]
     if tree["shapes"].get("gears") and mode != GE:
-        idle.append(f"gears do not act in mode={mode}; they act in: {GE}.")
+        idle.append(f"gears have no effect in mode={mode}; they take effect in: {GE}.")
     notes += [*idle, *waiting(options, mode).values()]
     if "strict" not in tree and idle:
         tree["strict"] = "off"
-        notes.append("strict is off: the script sets options that do not act in its mode")
+        notes.append("strict is off: the script sets options that have no effect in its mode")
     _checked(tree)
     return Imported(tree=tree, unread=tuple(sorted(dict.fromkeys(unread), key=lambda u: u.line)), notes=tuple(notes))
 
@@ -212,7 +212,7 @@ def _collectives(mode: str, tree: dict[str, Any], facts: Facts) -> list[Unread]:
         kept = there if compiles else {"name": "npu"}
         tree["target"] = {**kept, "patch_for_hcom": True}
         return []
-    why = f"it does not act in mode={mode}; it acts in: {GE}"
+    why = f"it has no effect in mode={mode}; it takes effect in: {GE}"
     return [Unread(line=line, code=code, why=doubt if mode == GE else why) for line, code, doubt in facts.hcom]
 
 

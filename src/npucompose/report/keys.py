@@ -47,7 +47,7 @@ PAGE = """# Every key of the configuration
 Written from the option table (`pytest tests/docs/test_keys_page.py --update-golden`); do not edit by hand. A key is
 said in YAML or as `key=value` on the command line, none needs a plus, and `npucompose list keys` prints the same for
 what is installed here. TorchAir's and Inductor's own options are under [Options](options.md). Where nothing is said of
-modes a key acts in every mode that its target runs; what does not act is in the report's `effective`.
+modes a key takes effect in every mode that its target runs; what has no effect is in the report's `effective`.
 """
 
 
@@ -58,7 +58,7 @@ def page() -> str:
         section = ".".join(row["key"].split(".")[: 2 if row["key"].startswith("passes.") else 1])
         named = section if "." in row["key"] else "the experiment itself"
         of = f" ({', '.join(row['of'])})" if row["of"] else ""
-        acts = f"; acts in {', '.join(row['acts_in'])}" if row["acts_in"] else ""
+        acts = f"; takes effect in {', '.join(row['acts_in'])}" if row["acts_in"] else ""
         long = isinstance(row["default"], tuple) and len(str(cast("Any", row["default"]))) > MOST_SHOWN
         default = "needed" if row["needed"] else f"`{'[…]' if long else shown(row['default'])}`"
         cells = (f"`{row['key']}`{of}", row["takes"], default, f"{row['meaning']}{acts}")

@@ -172,7 +172,7 @@ def show(
         cells = [(row["option"], row["takes"], shown(row["default"]), row["doc"]) for row in rows]
         _print_table(("option", "takes", "default", "meaning"), cells)
     elif kind == OPTIONS:
-        _print_table(("option", "takes", "default", "acts in", "meaning"), [_option_cells(row) for row in rows])
+        _print_table(("option", "takes", "default", "takes effect in", "meaning"), [_option_cells(row) for row in rows])
     elif kind == KEYS:
         _print_table(("key", "takes", "default", "of", "meaning"), [_key_cells(row) for row in rows])
     elif kind == SOCS:

@@ -46,4 +46,4 @@ def _attention(report: Report) -> Iterator[str]:
         yield f"{as_count(len(report.recompiles), 'recompilation')}, see below."
     idle = sum(one.option != "target" for one in report.effective)
     if idle:
-        yield f"{as_count(idle, 'option')} not acting as asked, see below."
+        yield f"{as_count(idle, 'option')} did not take effect as requested, see below."

@@ -158,6 +158,11 @@ def partition_words(report: Report) -> list[str]:
     return [f"{name}: {found.words}" if len(report.graphs) > 1 else found.words for name, found in cut]
 
 
+def winner_words(report: Report) -> list[str]:
+    """Who computes what could be computed in several ways, a line each, however many graphs have it."""
+    return list(dict.fromkeys(one.words for graph in report.graphs for one in graph.winners))
+
+
 def overwrites_words(report: Report) -> list[str]:
     """Graphs that run several times in one call and overwrite what the earlier runs returned."""
     return [graph.overwrites.words(graph.id) for graph in report.graphs if graph.overwrites is not None]
@@ -216,7 +221,7 @@ def mode_words(one: ModeTime) -> list[str]:
     words = [f"p50 {as_time(one.timing.p50_us)} {WAYS[one.candidate]}"] if one.timing is not None else []
     words += [f"compiled for {as_time(one.compile_s * 1e6)}"] if one.compile_s else []
     words += [result_words(one)] if one.mode != "eager" or not one.passed else []
-    return [*words, f"does not act there: {', '.join(one.idle)}"] if one.idle else words
+    return [*words, f"has no effect there: {', '.join(one.idle)}"] if one.idle else words
 
 
 def mode_cells(one: ModeTime) -> tuple[str, ...]:

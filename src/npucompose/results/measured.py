@@ -96,7 +96,7 @@ class ModeTime:
     problem: str | None = None
     """Why it could not be compiled, or what differs."""
     idle: tuple[str, ...] = ()
-    """Options of the experiment that do not act in this mode."""
+    """Options of the experiment that have no effect in this mode."""
     timing: TimeSamples | None = None
     behind: Behind | None = None
     """None for the fastest, and for what was not timed."""

@@ -31,7 +31,7 @@ class Acts:
     words: str = ""
     """What it is called in a sentence, in the plural; else by its key."""
     aside: str = ""
-    """What is said of a mode in which it does not act."""
+    """What is said of a mode in which it has no effect."""
 
 
 def option(

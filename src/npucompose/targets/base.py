@@ -253,7 +253,7 @@ class Target(OptionalMethods, ABC):
         time taken of it is the build's. CaptureError where it failed and nothing else will do."""
 
     def why_idle(self, option: str, mode: str) -> str | None:
-        """Why an option does not act here, where there is more to say than that this target has no such thing."""
+        """Why an option has no effect here, where there is more to say than that this target has no such thing."""
         return None
 
     def place(self, built: Built) -> Built:

@@ -175,7 +175,7 @@ def idle_options(
     illegal, waits = illegal_in_mode(options, mode), waiting(options, mode)
     for path, value in options.changed().items():
         if not MODES.get(mode).compiles:
-            yield path, f"{_given(path, value)} is not acting: {mode} compiles nothing.", ()
+            yield path, f"{_given(path, value)} has no effect: {mode} compiles nothing.", ()
         elif path in illegal:
             yield path, illegal[path], ("mode", "all")
         elif path not in honoured:
@@ -187,7 +187,7 @@ def idle_options(
 def illegal_in_mode(options: CompilerOptions, mode: str) -> dict[str, str]:
     """{path: reason} of the changed options that `mode` cannot honour; nothing is illegal in eager.
 
-    `{"ge_config.oo_level": "compiler.ge_config.oo_level=O1 does not act in mode=reduce-overhead; it acts in: …"}`
+    `{"ge_config.oo_level": "compiler.ge_config.oo_level=O1 has no effect in mode=reduce-overhead; …"}`
     """
     if not MODES.get(mode).compiles:
         return {}
@@ -203,7 +203,7 @@ def waiting(options: CompilerOptions, mode: str) -> dict[str, str]:
     for path, value in options.changed().items():
         needs = EVERY_LEAF[path].needs
         if needs and not options[needs]:
-            found[path] = f"{_given(path, value)} acts only together with {_WHERE}.{needs}, which is off."
+            found[path] = f"{_given(path, value)} takes effect only together with {_WHERE}.{needs}, which is off."
     return found
 
 
@@ -224,12 +224,12 @@ def _mode_reason(leaf: OptionSpec, value: Any, mode: str) -> str | None:
             return None
         also = [m for m in leaf.modes if value in leaf.choices_in.get(m, (value,))]
         return (
-            f"{_given(leaf.path, value)} does not act in mode={mode}, which takes: {listed(map(shown, fewer))}; "
-            f"it acts in: {listed(also)}."
+            f"{_given(leaf.path, value)} has no effect in mode={mode}, which takes: {listed(map(shown, fewer))}; "
+            f"it takes effect in: {listed(also)}."
         )
     if not leaf.modes:
-        return f"{_given(leaf.path, value)} does not act in mode={mode} nor in any other: {leaf.doc}."
-    reason = f"{_given(leaf.path, value)} does not act in mode={mode}; it acts in: {listed(leaf.modes)}."
+        return f"{_given(leaf.path, value)} has no effect in mode={mode} nor in any other: {leaf.doc}."
+    reason = f"{_given(leaf.path, value)} has no effect in mode={mode}; it takes effect in: {listed(leaf.modes)}."
     twin = twins().get(leaf.path)
     if twin is None or mode not in twin.modes or twin.set_by != "compiler":
         return reason

@@ -100,8 +100,8 @@ NOT_HERE: Mapping[str, str] = {
     "trace": "it writes outside the run's folder; TORCH_COMPILE_DEBUG=1 does the same",
     "test_configs": "it is for torch's own tests",
     "lookup_table": "it takes Python objects",
-    "aot_inductor": "it acts in AOTInductor, which this mode does not use",
-    "aot_inductor_mode": "it acts in AOTInductor, which this mode does not use",
+    "aot_inductor": "it belongs to AOTInductor, which this mode does not use",
+    "aot_inductor_mode": "it belongs to AOTInductor, which this mode does not use",
     "freezing_discard_parameters": "it takes the weights from the model that results are compared with",
 }
 """Options and groups that exist and cannot be said in YAML, and why."""

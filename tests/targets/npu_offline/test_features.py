@@ -392,7 +392,7 @@ def test_the_patch_replaces_the_collectives_of_torch_distributed(tmp_path: Path)
     assert report["npu"]["patched"] == []
     status, _, error = run(tmp_path, "mode=npugraph_ex", "model=add", "target.patch_for_hcom=true")
     assert status == 2
-    assert "target.patch_for_hcom=true does not act in mode=npugraph_ex; it acts in: max-autotune" in error
+    assert "target.patch_for_hcom=true has no effect in mode=npugraph_ex; it takes effect in: max-autotune" in error
 
 
 # A sweep over an option of GE.
@@ -410,4 +410,4 @@ def test_one_command_sweeps_ge_s_optimisation_level_and_a_captured_graph_refuses
     for mode in ("reduce-overhead", "npugraph_ex"):
         status, report, error = run(tmp_path, f"mode={mode}", "model=add", "compiler.ge_config.oo_level=O1")
         assert (status, report) == (2, {})
-        assert f"compiler.ge_config.oo_level=O1 does not act in mode={mode}; it acts in: max-autotune" in error
+        assert f"compiler.ge_config.oo_level=O1 has no effect in mode={mode}; it takes effect in: max-autotune" in error

@@ -59,7 +59,7 @@ def _problems(checked: Checked, at: int) -> Sequence[str]:
 
 
 def in_mode(checked: Checked, mode: str) -> Checked:
-    """The same experiment in another mode; options that do not act there are no error. ConfigError where it cannot run.
+    """The same experiment in another mode; options without effect there are no error. ConfigError where it cannot run.
 
     Equal but for the mode, so that nothing but the mode can have won.
     """

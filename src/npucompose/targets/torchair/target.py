@@ -127,7 +127,7 @@ class TorchairTarget(Target):
             )
         if self.patch_for_hcom and self.support(mode).captures:
             raise ConfigError(
-                f"target.patch_for_hcom=true does not act in mode={mode}; it acts in: "
+                f"target.patch_for_hcom=true has no effect in mode={mode}; it takes effect in: "
                 f"{listed(name for name, can in self.modes.items() if can.ge)}. Captured graphs take collectives as "
                 "they are."
             )
