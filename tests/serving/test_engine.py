@@ -57,7 +57,7 @@ def test_greedy_tokens_are_those_of_eager(
         additional_config={"npucompose": str(recipe(tmp_path, kind))},
     )
     assert served.tokens == eager(model).tokens
-    assert f"Recorded {len(SIZES[kind])} sizes" in served.log
+    assert f"Recorded {len(SIZES[kind])} sizes, " in served.log
     said = {n for n in BATCHES if f"A step of {n} tokens is none of the recorded sizes" in served.log}
     assert said == LEFT_OUT[kind]
 

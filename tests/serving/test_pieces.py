@@ -12,7 +12,7 @@ from torch import fx, nn
 from torch._functorch import config as functorch_config
 
 import npucompose
-from npucompose.serving.vllm.pieces import Piece, Unrecorded, compiled
+from npucompose.serving.vllm.pieces import Piece, Unrecorded, compiled, recorded_bytes
 from npucompose.serving.vllm.recipe import read
 
 RECIPE = """\
@@ -97,6 +97,12 @@ def test_sizes_of_the_recipe_are_recorded_once_and_any_other_runs_and_is_said(
             assert torch.equal(result, model(x))
     assert len(call.recordings()) == 2
     assert [words.partition(" tokens")[0] for words in said] == ["A step of 3", "A step of 7"]
+
+
+def test_memory_that_recordings_share_counts_once() -> None:
+    one = {"slabs": [(1, 100)], "output_bytes": 8, "unplanned_bytes": 0}
+    other = {"slabs": [(1, 100), (2, 50)], "output_bytes": 8, "unplanned_bytes": 2}
+    assert recorded_bytes([one, other]) == 100 + 50 + 8 + 8 + 2
 
 
 def test_results_that_an_engine_still_holds_are_left_alone(piece: tuple[Piece, Caught], model: nn.Module) -> None:

@@ -6,9 +6,10 @@ Imports nothing of vLLM: a piece is a callable of the graph's inputs for it.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Protocol
+from weakref import WeakSet
 
 import torch
 from torch import fx
@@ -61,6 +62,20 @@ class Unrecorded:
         self._say(f"Steps of {tokens} tokens are not replayed: {why}")
 
 
+PIECES: WeakSet[Piece] = WeakSet()
+"""Of this process: an engine has no other way from what it compiled to what that takes."""
+
+
+def recorded_bytes(recordings: Iterable[Mapping[str, Any]]) -> int:
+    """What recordings with these facts take: each slab of shared memory once, and the results of each."""
+    slabs: dict[int, int] = {}
+    results = 0
+    for facts in recordings:
+        slabs |= dict(facts["slabs"])
+        results += facts["output_bytes"] + facts["unplanned_bytes"]
+    return sum(slabs.values()) + results
+
+
 class Piece:
     """Called with the inputs of its graph: sizes of the recipe are replayed, without AOTAutograd around them.
 
@@ -75,6 +90,7 @@ class Piece:
         self.compiled, self.other, self.backend, self.unrecorded = compiled, other, backend, unrecorded
         self._sizes = frozenset(unrecorded.sizes)
         self._handles: dict[int, DetachedHandle] = {}
+        PIECES.add(self)
 
     def __call__(self, *args: Any) -> Any:
         if watchers and is_watched():  # somebody else makes a handle of this call: a static-graph wrapper

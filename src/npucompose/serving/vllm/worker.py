@@ -7,6 +7,7 @@ from typing import Any
 from vllm.logger import init_logger  # pyright: ignore[reportMissingImports]
 from vllm.v1.worker.cpu_worker import CPUWorker  # pyright: ignore[reportMissingImports]
 
+from npucompose.serving.vllm.pieces import PIECES, recorded_bytes
 from npucompose.serving.vllm.recipe import recipe_of
 
 logger = init_logger("vllm.npucompose")
@@ -32,4 +33,13 @@ def record(runner: Any, sizes: list[int]) -> None:
     for size in sorted(sizes, reverse=True):
         for _ in range(2):
             runner._dummy_run(size)
-    logger.info("Recorded %d sizes: %s.", len(sizes), sizes)
+    facts = [one for piece in PIECES for one in piece.recordings()]
+    took, took_mib = sum(one["seconds"] for one in facts), recorded_bytes(facts) / 2**20
+    logger.info(
+        "Recorded %d sizes, %s, as %d graphs: %.2f s, %.1f MiB beside the weights.",
+        len(sizes),
+        sizes,
+        len(facts),
+        took,
+        took_mib,
+    )
