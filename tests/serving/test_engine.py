@@ -24,7 +24,7 @@ LEFT_OUT = {"fused": set[int](), "recorded": {3, 5, 6, 7}, "piecewise": set[int]
 
 def recipe(folder: Path, kind: str) -> Path:
     mode = "max-autotune" if kind == "fused" else "reduce-overhead"
-    inductor = "inductor:\n  freezing: false\n  max_autotune: false\n" if kind == "fused" else ""
+    inductor = "inductor:\n  max_autotune: false\n" if kind == "fused" else ""
     graphs = "piecewise" if kind == "piecewise" else "full"
     place = folder / f"{kind}.yaml"
     place.write_text(
