@@ -11,9 +11,10 @@ READY_CI := $(VENV)/.ready-ci
 # Files by their hashes, and nothing that was not asked for. torch comes by its version: its builds are different files.
 LOCKED := install --quiet $(PIP_FLAGS) --require-hashes --no-deps --no-build-isolation
 
-# A half of the tests for each of two workers, whoever is done first takes from the other. Bytecode is kept: without it,
-# each process compiles every source again.
-PYTEST = PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n 2 --dist worksteal $(PYTEST_FLAGS)
+# A share of the tests for each worker, whoever is done first takes from the others. Bytecode is kept: without it, each
+# process compiles every source again.
+WORKERS ?= 2
+PYTEST = PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(PYTEST_FLAGS)
 PYTEST_FLAGS ?=
 SEED ?= $(shell date +%s)
 
