@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from npucompose.ops.generated import GeneratedKernel, known
 from npucompose.replay.captured_graph import CapturedGraph
 from npucompose.replay.front.graph_cache import GraphCache
 from npucompose.replay.memory.arena import Arena
@@ -19,6 +22,7 @@ from npucompose.replay.plan import Workers
 from tests.replay.capturing import one_thread, request, traced
 from tests.replay.executor.streams_by_hand import planned
 from tests.replay.test_arena import EXECUTORS, block, block_of
+from tests.replay.test_generated_code import Code
 
 pytestmark = [
     pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork"),
@@ -28,11 +32,11 @@ PATIENCE_S = 20
 """A child that waits for what never comes is ended by then."""
 
 
-def in_child(work: Callable[[], bool]) -> str:
+def in_child(work: Callable[[], bool], patience_s: int = PATIENCE_S) -> str:
     """How a child ends that does `work`: "right", "wrong", "raised", or by which signal."""
     child = os.fork()
     if child == 0:
-        signal.alarm(PATIENCE_S)
+        signal.alarm(patience_s)
         status = 2
         try:
             status = 0 if work() else 1
@@ -186,3 +190,47 @@ def test_a_fork_from_within_a_replay_keeps_its_turn(library: Any) -> None:
     forking.set()
     assert same(outer.replay(x), ((x + 1) @ x,))
     assert endings == ["raised"]  # as in the parent: within a replay that shares its memory
+
+
+# -- generated kernels, which ask OpenMP for a fixed number of threads
+
+
+def openmp_of_torch() -> ctypes.CDLL:
+    torch.ones(1 << 16).sum()
+    mapped = Path("/proc/self/maps").read_text(encoding="utf-8").split()
+    return ctypes.CDLL(next(word for word in mapped if "libgomp" in word))
+
+
+def team_of(threads: int, *, parallel: bool) -> Code:
+    """Code whose one kernel has each of so many threads call `time(out)`."""
+    openmp = openmp_of_torch()
+    start, time = (ctypes.cast(f, ctypes.c_void_p).value for f in (openmp.GOMP_parallel, ctypes.CDLL(None).time))
+    assert start is not None
+
+    def binding(function: int, out: torch.Tensor, *numbers: int) -> None:
+        openmp.GOMP_parallel(ctypes.c_void_p(function), ctypes.c_void_p(out.data_ptr()), *numbers)
+
+    kernel = GeneratedKernel(name="time", order="nwnn", address=start, binding=binding, parallel=parallel)
+    known(kernel)
+
+    def body(inputs: list[Any], observer: Any) -> list[Any]:
+        out = observer.made(torch.empty(1, dtype=torch.int64))
+        observer.launch(kernel, (time, out, threads, 0))
+        return [out]
+
+    return Code(body)
+
+
+@pytest.mark.parametrize(("parallel", "ended"), [(True, "right"), (False, "SIGALRM")])
+def test_a_kernel_of_a_fixed_number_of_threads_runs_in_a_child(parallel: bool, ended: str) -> None:
+    """Negative control: a kernel that does not say that it asks for threads waits for those of the parent."""
+    code = team_of(2, parallel=parallel)
+    captured, _ = CapturedGraph.capture_code(code, [], finish=True)
+    assert captured.facts()["ways"] == {"generated": 1}
+
+    def replays() -> bool:
+        again, results = CapturedGraph.capture_code(code, [], finish=True)
+        return all(bool(found[0] > 0) for found in (results, captured.replay(), again.replay()))
+
+    assert in_child(replays, PATIENCE_S if parallel else 1) == ended
+    assert bool(captured.replay()[0] > 0)

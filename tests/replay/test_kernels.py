@@ -91,13 +91,13 @@ def test_generated_overloads_and_other_signatures_do_not_count() -> None:
     ids=["further in", "conjugated", "negated", "a part", "expanded"],
 )
 def test_a_result_that_does_not_fill_its_storage_gets_no_buffer(result: torch.Tensor) -> None:
-    assert not kernels._fills_its_storage(result)
+    assert not kernels.fills_its_storage(result)
     assert into_buffers(aten.clone.default, (result, None), [result]) is None
 
 
 def test_what_fills_its_storage_may_be_turned_or_empty() -> None:
-    assert kernels._fills_its_storage(X.t())
-    assert kernels._fills_its_storage(torch.empty(0, 3))
+    assert kernels.fills_its_storage(X.t())
+    assert kernels.fills_its_storage(torch.empty(0, 3))
     assert called(aten.clone.default, X.t(), None) is not None
 
 

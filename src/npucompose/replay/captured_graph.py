@@ -31,7 +31,7 @@ from npucompose.replay.memory.arena import Arena, OneAtATime, memory_errors_in_w
 from npucompose.replay.memory.inputs import Inputs, Slots, refusal, signature
 from npucompose.replay.memory.results import HeldOutputs, outputs_of
 from npucompose.replay.operands import layout_of, over, sharing
-from npucompose.replay.plan import Literally, Plan, Root, ViewOfInput, Workers, lent_inputs
+from npucompose.replay.plan import Literally, Plan, Register, Root, ViewOfInput, Workers, lent_inputs
 from npucompose.results.streams import TrialVerdict
 from npucompose.schema.sizes import MemoryBound
 from npucompose.table.structure import facts_of
@@ -245,17 +245,19 @@ class CapturedGraph:
         result: type | int,
         entries: Sequence[tuple[dict[str, Any], str, torch.Tensor]] = (),
         reuse: bool = False,
+        weights: Any = None,
     ) -> Call | None:
         """A quick `replay` for inputs that are `held`, but for those that `taken`, (input, argument), names.
 
         `call(arguments)` returns all outputs in a row of the type `result`, tuple or list, or only the one of that
         number. It does nothing and returns None for what `replay` would refuse or copy, for arguments that want
-        gradients, in another mode of autograd or autocast than this one, and where one of `entries`, (dict, name,
-        tensor), is no longer so. No caller where an output is made by Python, or all is.
+        gradients, in another mode of autograd or autocast than this one, where one of `entries`, (dict, name, tensor),
+        is no longer so, and where `weights`, as `Constants.native` has them, do not hold. No caller where an output is
+        made by Python, or all is.
         """
         if self._native is None or any(isinstance(o, (ViewOfInput, Literally)) for o in self.plan.outputs):
             return None
-        return self._native.caller(held, taken, result, list(entries), reuse)
+        return self._native.caller(held, taken, result, list(entries), reuse, weights)
 
     def facts(self) -> Mapping[str, Any]:
         steps, placement = self.plan.steps, self.memory.placement
@@ -270,7 +272,7 @@ class CapturedGraph:
             "fallback": None if fallback is None else facts_of(fallback),
             "ways": self.executor.facts() if isinstance(self.executor, Native) else {},
             "kernels": len(steps),
-            "fresh": sum(1 for step in steps if any(result is not None for result in step.results)),
+            "fresh": sum(1 for step in steps if any(isinstance(result, Register) for result in step.made)),
             "views_resolved": self.plan.views_resolved,
             "constants": self.plan.constants,
             "pool_bytes": placement.pool_bytes,

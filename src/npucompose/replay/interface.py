@@ -24,7 +24,7 @@ from collections import OrderedDict
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
-from attrs import define, field, frozen
+from attrs import define, evolve, field, frozen
 
 from npucompose.results.graphs import Partition
 from npucompose.schema.experiment import Partial
@@ -68,21 +68,36 @@ class CacheOptions:
 
     capture_limit: str
     clone_output: str
+    act: bool = True
+    """Whether the mode knows them; where it does not, their defaults hold."""
 
     @property
     def supported(self) -> frozenset[str]:
-        return frozenset((self.capture_limit, self.clone_output))
+        return frozenset((self.capture_limit, self.clone_output)) if self.act else frozenset()
+
+    def values(self, options: CompilerOptions) -> tuple[int, bool]:
+        """(the limit, whether outputs are cloned)."""
+        value = options.__getitem__ if self.act else options.default
+        return value(self.capture_limit), value(self.clone_output)
 
 
+_ACLGRAPH = CacheOptions("debug.aclgraph.static_capture_size_limit", "debug.aclgraph.enable_output_clone")
 CACHE_OPTIONS: Mapping[str, CacheOptions] = {
-    "reduce-overhead": CacheOptions("debug.aclgraph.static_capture_size_limit", "debug.aclgraph.enable_output_clone"),
+    "max-autotune": evolve(_ACLGRAPH, act=False),
+    "reduce-overhead": _ACLGRAPH,
     "npugraph_ex": CacheOptions("npugraph_ex.capture_limit", "npugraph_ex.clone_output"),
 }
-"""Of the modes that record."""
+"""Of the modes that record, somewhere."""
 
 
 class Constants(Protocol):
     """Tensors of the caller's that a graph has as constants."""
+
+    native: Any
+    """What a native front asks whether they hold (`executor/src/weights.h`); None: only Python can tell."""
+
+    @property
+    def tensors(self) -> Sequence[Any]: ...
 
     def holds(self) -> bool:
         """Whether none has changed."""

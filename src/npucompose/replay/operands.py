@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from attrs import frozen
@@ -20,6 +20,7 @@ aten = torch.ops.aten
 
 _UNINITIALISED = frozenset({"empty", "empty_like", "empty_strided", "empty_permuted", "new_empty", "new_empty_strided"})
 _OF_TORCH = frozenset({"aten", "prims", "mkldnn", "mkl"})
+_PLACED: Mapping[str, Literal["computed", "copied"]] = {"mkl": "computed", "mkldnn": "copied"}
 _MARKERS = frozenset({"scope_enter", "scope_exit", "record", "wait"})
 
 
@@ -59,6 +60,9 @@ class Traits:
     may_depend_on_data: bool
     """A tag says that its result's shape, or a number, may depend on data, or that it must run each time; or it writes
     what it does not declare."""
+    placed: Literal["computed", "copied"] | None
+    """A product or convolution of a library's, of which torch has no form with a buffer: whether a replay can have the
+    library compute into one all the same (`executor/src/packed.h`); None for every other operator."""
     out: int | None
     """The one argument that a pointwise kernel with an in-place form writes its result into; None for every other."""
 
@@ -109,6 +113,7 @@ def traits_of(op: OpOverload) -> Traits:
         may_be_constant=of_torch and not (mutable or draws or uninitialised),
         is_plain=not (mutable or communicates or takes_generator or may_depend_on_data),
         may_depend_on_data=may_depend_on_data,
+        placed=_PLACED.get(op.namespace) if not mutable else None,
         out=_pointwise_out(op),
     )
 

@@ -68,11 +68,15 @@ Operand = Any
 
 @frozen(kw_only=True, eq=False)
 class Step:
-    """One kernel call; `args` in the order of the schema, all of them, `results` the registers it fills."""
+    """One kernel call; `args` in the order of the schema, all of them, `results` the registers it fills.
+
+    A slot among the results is where the value of an operator that makes it anew is to lie: who replays may have the
+    kernel compute it there, and else copies it.
+    """
 
     op: OpOverload
     args: tuple[Operand, ...]
-    results: tuple[Register | tuple[Register, ...] | None, ...] = ()
+    results: tuple[PlanSlot | Register | tuple[Register, ...] | None, ...] = ()
     name: str = ""
     """Of the FX node that it was; "" for what the recording adds by itself."""
     stream: str = DEFAULT_STREAM
@@ -169,7 +173,8 @@ class Plan:
         return tuple(dict.fromkeys((DEFAULT_STREAM, *(step.stream for step in self.steps))))
 
     def slots(self) -> list[PlanSlot]:
-        found = dict.fromkeys(o for step in self.steps for o in step.operands if isinstance(o, PlanSlot))
+        touched = (operand for step in self.steps for operand in (*step.operands, *step.made))
+        found = dict.fromkeys(operand for operand in touched if isinstance(operand, PlanSlot))
         found |= dict.fromkeys(output.slot for output in self.outputs if isinstance(output, Buffer))
         return list(found)
 

@@ -105,12 +105,12 @@ class CudaTarget(Target):
         from npucompose.replay.cuda.recording import CudaCache
         from npucompose.replay.front.graph_cache import lowered
 
-        names = CACHE_OPTIONS[request.mode]
+        capture_limit, clone_output = CACHE_OPTIONS[request.mode].values(request.options)
         cache = CudaCache(
             request,
             device=Cuda(self.index),
-            capture_limit=request.options[names.capture_limit],
-            clone_output=request.options[names.clone_output],
+            capture_limit=capture_limit,
+            clone_output=clone_output,
             when_full=self.when_full,
             partial=request.partial,
         )

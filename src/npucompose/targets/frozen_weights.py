@@ -37,6 +37,7 @@ from torch._guards import TracingContext
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from npucompose.errors import FrozenWeightError
+from npucompose.replay import gate
 
 if TYPE_CHECKING:
     from torch import fx
@@ -155,13 +156,15 @@ class _Token:
 class Watch:
     """The weights of one frozen graph. `holds` is asked before each call of the graph, and takes a few µs.
 
-    It lives as long as the code of the graph, which holds it.
+    It lives as long as the code of the graph, which holds it. It is the `Constants` of a recording.
     """
 
     def __init__(self, weights: Sequence[Weight]) -> None:
         self.weights = tuple(weights)
-        self._tensors = [weight.tensor for weight in weights]
-        self._layouts = _layouts(self._tensors)
+        self.tensors = [weight.tensor for weight in weights]
+        self.native: Any = None
+        """The same in C++, a Weights of the native replayer: its yes is one; None where nobody made it."""
+        self._layouts = _layouts(self.tensors)
         self._token: _Token | None = _Token()
         self.code: CodeType | None = None
         """Whose versions Dynamo counts."""
@@ -169,7 +172,7 @@ class Watch:
         """What to do when the graph is dropped."""
         gone = _releasing(self)
         self._roots = [weakref.ref(root, gone) for root in {w.root() for w in weights if w.root is not None} if root]
-        self.froze({id(tensor) for tensor in self._tensors})
+        self.froze({id(tensor) for tensor in self.tensors})
 
     def froze(self, kept: set[int]) -> None:
         """All weights but those with these ids are constants of the graph; the others are read at every call."""
@@ -182,19 +185,31 @@ class Watch:
         self._samples = [weight.sample for weight in frozen if weight.sample is not None]
         self._sampled = b"".join(weight.sampled for weight in frozen)
 
+    def checked_by(self, made: Any) -> None:
+        """Have `made`, an empty Weights of the native replayer, asked first."""
+        if self.change() is not None or any(map(gate.why_not, self.tensors)):
+            return
+        for one in self.weights:
+            sampled: Any = None if one.sample is None else one.sample.obj
+            sample_at = 0 if sampled is None else ctypes.addressof(sampled)
+            made.add(one.tensor, one.frozen, one.version, one.address, sample_at, one.sampled)
+        self.native = made
+
     def holds(self) -> bool:
         """What the graph was compiled for has not changed since. A sample is read where its address still holds."""
+        if self.native is not None and self.native.hold():
+            return True
         if (
             list(map(_VERSION, self.frozen)) == self._versions
             and list(map(_ADDRESS, self.frozen)) == self._addresses
-            and self._layouts.check(*self._tensors)
+            and self._layouts.check(*self.tensors)
             and b"".join(self._samples) == self._sampled
         ):
             return True
         if self.change() is not None:
             return False
         # Torch's check of layouts looks at more than layouts: requires_grad, and whether inference mode is on.
-        self._layouts = _layouts(self._tensors)
+        self._layouts = _layouts(self.tensors)
         return True
 
     def change(self) -> str | None:
@@ -203,7 +218,7 @@ class Watch:
 
     def concerns(self, modules: Sequence[nn.Module], weights: Sequence[Weight]) -> bool:
         """It watches weights of one of these modules, or one of these weights."""
-        mine = {id(root()) for root in self._roots} | {id(tensor) for tensor in self._tensors}
+        mine = {id(root()) for root in self._roots} | {id(tensor) for tensor in self.tensors}
         return not mine.isdisjoint({*map(id, modules), *(id(weight.tensor) for weight in weights)})
 
     def install(self) -> None:

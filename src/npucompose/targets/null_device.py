@@ -7,8 +7,9 @@ from typing import Any, ClassVar
 
 from attrs import frozen
 
-from npucompose.replay.interface import CACHE_OPTIONS, Captured, Lowered, LowerRequest
+from npucompose.replay.interface import Captured, Lowered, LowerRequest
 from npucompose.schema.capabilities import Capabilities
+from npucompose.table.modes import ACLGRAPH, GE, NPUGRAPH_EX
 from npucompose.targets.base import ModeSupport, Target, simulated_model, streams_of
 
 
@@ -51,8 +52,8 @@ class NullDevice(Target):
 
     name: ClassVar[str] = "null_device"
     modes: ClassVar[Mapping[str, ModeSupport]] = {
-        "max-autotune": ModeSupport(),
-        **dict.fromkeys(CACHE_OPTIONS, ModeSupport(captures=True)),
+        GE: ModeSupport(),
+        **dict.fromkeys((ACLGRAPH, NPUGRAPH_EX), ModeSupport(captures=True)),
         "eager": ModeSupport(compiles=False),
     }
     measures: ClassVar[bool] = False

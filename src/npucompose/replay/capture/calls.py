@@ -78,6 +78,8 @@ class Issue:
             self.after[node] = self.last[self.stream]
 
 
+MOST_COPIED = 1 << 16
+"""Bytes of a result that a replay copies to its place: some 2 µs, as long as laying a few views over it anew takes."""
 _UNTRIED: Any = object()
 
 
@@ -226,6 +228,8 @@ class Calls:
             return mapped(self._constant, result)
         if traits.mutable or not (isinstance(result, torch.Tensor) or _is_row_of(result, tensors)):
             return None
+        if traits.placed:
+            return self._where_wanted(node, traits, ordered, result)
         return self._kernel(node, traits, ordered, result, tensors)
 
     def laid(self, held: Held, view: torch.Tensor) -> Held:
@@ -256,6 +260,16 @@ class Calls:
             args = tuple([self._operand(part, numbered, made) for part in call.args])
         self._add(Step(op=call.op, args=args, name=node.name))
         return tuple(made) if isinstance(result, tuple) else made[0]
+
+    def _where_wanted(self, node: fx.Node, traits: Traits, ordered: tuple[Any, ...], result: Any) -> Any:
+        """None where copying it there would take longer than to look it up on every replay."""
+        if not isinstance(result, torch.Tensor) or not kernels.fills_its_storage(result):
+            return None
+        if traits.placed == "copied" and result.nbytes > MOST_COPIED:
+            return None
+        args, made = self._operands(traits, ordered), self._in_the_pool(result)
+        self._add(Step(op=traits.op, args=args, results=(self.ledger.slot(made.root, made.layout),), name=node.name))
+        return made
 
     def _into_buffers(
         self, traits: Traits, numbered: tuple[Any, ...], tensors: list[torch.Tensor]

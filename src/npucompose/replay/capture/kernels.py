@@ -58,7 +58,7 @@ def into_buffers(op: OpOverload, args: tuple[Any, ...], results: Sequence[torch.
 
     `args` hold real tensors, and every argument in the order of the schema.
     """
-    call = _into_buffers(op, args, results) if all(map(_fills_its_storage, results)) else None
+    call = _into_buffers(op, args, results) if all(map(fills_its_storage, results)) else None
     return call if call is not None and _gives_the_same_bytes(call, args, results) else None
 
 
@@ -133,7 +133,7 @@ def _hand_written_out(op: OpOverload) -> OpOverload | None:
     return None
 
 
-def _fills_its_storage(tensor: torch.Tensor) -> bool:
+def fills_its_storage(tensor: torch.Tensor) -> bool:
     return (
         tensor.storage_offset() == 0
         and not tensor.is_conj()

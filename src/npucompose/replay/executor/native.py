@@ -63,6 +63,7 @@ class NativeFront(Protocol):
         result: type | int,
         entries: Sequence[tuple[dict[str, Any], str, torch.Tensor]],
         reuse: bool,
+        weights: Any,
     ) -> Call: ...
 
 
@@ -101,7 +102,7 @@ class Native:
         dying, lasting = dying_registers(plan.steps, threads)
         lent = lent_inputs(plan.steps)
         self.ways = [self._add(step, () if keep_results else dying[i], lent[i]) for i, step in enumerate(plan.steps)]
-        """How each step runs: "held", "blas", "generated" or "boxed"."""
+        """How each step runs: "held", "blas", "packed", "generated" or "boxed"."""
         if threads is not None:
             asked = workers or Workers()
             self.recording.set_streams(
@@ -167,16 +168,18 @@ class Native:
             made = [any(isinstance(leaf, Register) for leaf in leaves((value,))) for value in step.args]
             filled = {i: args[i] for i, is_made in enumerate(made) if is_made}
             args = [None if is_made else value for value, is_made in zip(args, made, strict=True)]
-        results = [
-            result.number if isinstance(result, Register) else [r.number for r in result] if result else None
-            for result in step.results
-        ]
+        results = [self._result(result) for result in step.results]
         while results and results[-1] is None:
             results.pop()
         try:
             return self.recording.add(self._operator(step.op), args, filled, results, dying, sorted(lent), self._direct)
         except (RuntimeError, TypeError, ValueError) as error:
             raise UnsupportedStep(f"{step.op}: {str(error).splitlines()[0]}") from error
+
+    def _result(self, result: PlanSlot | Register | tuple[Register, ...] | None) -> Any:
+        if isinstance(result, tuple):
+            return [register.number for register in result] or None
+        return None if result is None else self._value(result)
 
     def _operator(self, op: OpOverload) -> Any:
         found = self._operators.get(op)

@@ -131,10 +131,12 @@ class StraightLine:
             text = self._text(value, f"c{index}_{position}")
             parts.append(f"{declared.name}={text}" if declared.kwarg_only else text)
         call = f"f{index}({', '.join(parts)})"
-        targets = [_target(result) for result in step.results]
+        placed = [result for result in step.results if isinstance(result, PlanSlot)]
+        targets = [f"p{index}" if isinstance(result, PlanSlot) else _target(result) for result in step.results]
         if any(target != "_" for target in targets):
             call = f"{', '.join(targets)} = {call}" if len(targets) > 1 else f"{targets[0]} = {call}"
-        return [call, *(f"r{number} = None" for number in dying)]
+        copies = (f"{self._text(slot, '')}.copy_(p{index})" for slot in placed)
+        return [call, *copies, *(f"r{number} = None" for number in dying)]
 
     def _text(self, value: Any, name: str) -> str:
         if isinstance(value, PlanSlot):
@@ -221,6 +223,10 @@ class _ScriptBuilder:
         for value, result in zip(node.outputs(), step.results, strict=False):
             if isinstance(result, Register):
                 self.registers[result.number] = value
+            elif isinstance(result, PlanSlot):
+                self.graph.insertNode(
+                    self.graph.create("aten::copy_", [self._tensor(result), value, self._constant(False)])
+                )
             elif result:
                 self._unpack(value, result)
 

@@ -65,21 +65,17 @@ class DetachedHandle:
         """For a tuple of arguments that are tensors and inputs of the graph, each and in order."""
         self._call_with_leaves: Call | None = None
         """For a tuple of the tensors that `flatten` found in other arguments: keywords, lists, constants."""
-        if results.shape is not None and isinstance(captured, CapturedGraph):
+        weights = None if constants is None else constants.native
+        if results.shape is not None and isinstance(captured, CapturedGraph) and (weights or not constants):
             reuse = outputs == "reuse"
             if self._bare_count >= 0:
-                self._call = captured.caller(held, taken, results.shape, entries, reuse)
+                self._call = captured.caller(held, taken, results.shape, entries, reuse, weights)
             else:
                 in_order = [(index, n) for n, (index, _) in enumerate(taken)]
-                self._call_with_leaves = captured.caller(held, in_order, results.shape, entries, reuse)
+                self._call_with_leaves = captured.caller(held, in_order, results.shape, entries, reuse, weights)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         # Every call goes through here: a microsecond of Python is a large part of a small model.
-        if self._constants is not None and not self._constants.holds():
-            raise SignatureError(
-                f"this call was captured with weights as constants, and {self._constants.change()}: detach again, or "
-                "compile with inductor.freezing=false, where weights may change in place."
-            )
         if self._call is not None and not kwargs:
             result = self._call(args)
             if result is not None:
@@ -110,6 +106,11 @@ class DetachedHandle:
         return error if leaf is None else SignatureError(f"argument {leaf} {error.why}")
 
     def _check_mode(self) -> None:
+        if self._constants is not None and not self._constants.holds():
+            raise SignatureError(
+                f"this call was captured with weights as constants, and {self._constants.change()}: detach again, or "
+                "compile with inductor.freezing=false, where weights may change in place."
+            )
         now = call_mode()
         if now != self._mode:
             name = next(name for name, value in self._mode.items() if now[name] != value)
@@ -175,7 +176,8 @@ def detach(
             )
     arguments = _Arguments(call_args, call_kwargs, spec, checks, same, [(k, _described(leaf)) for k, leaf in unused])
     results = _Results(flat_outputs, flat_inputs, dict(taken), result)
-    return DetachedHandle(captured, held, arguments, results, taken, _entries(modules, held), outputs, constants)
+    kept = _entries(modules, held if constants is None else [*held, *constants.tensors])
+    return DetachedHandle(captured, held, arguments, results, taken, kept, outputs, constants)
 
 
 def detach_call(

@@ -10,6 +10,7 @@
 #include "gate.h"
 #include "held_memory.h"
 #include "torch_internal.h"
+#include "weights.h"
 
 namespace py = pybind11;
 
@@ -385,8 +386,9 @@ class Call {
  public:
   Call(
       std::shared_ptr<Front> front, const py::list& held, std::vector<std::pair<size_t, size_t>> taken,
-      const py::object& result, const py::list& entries, bool reuse)
-      : front_(std::move(front)), taken_(std::move(taken)), earlier_(reuse ? Earlier::reuse : Earlier::keep) {
+      const py::object& result, const py::list& entries, bool reuse, std::shared_ptr<const Weights> weights)
+      : front_(std::move(front)), weights_(std::move(weights)), taken_(std::move(taken)),
+        earlier_(reuse ? Earlier::reuse : Earlier::keep) {
     for (const auto& item : entries) {
       const auto entry = item.cast<py::tuple>();
       entries_.push_back({entry[0].cast<py::dict>(), entry[1], entry[2]});
@@ -405,6 +407,7 @@ class Call {
     if (!(CallMode() == mode_)) return py::none();
     const bool grad = mode_.grad;
     if (grad && held_wants_grad_) return py::none();
+    if (weights_ && !weights_->hold()) return py::none();
     for (const Entry& entry : entries_)
       if (PyDict_GetItemWithError(entry.owner.ptr(), entry.name.ptr()) != entry.tensor.ptr()) {
         if (PyErr_Occurred()) throw python_error();
@@ -430,6 +433,7 @@ class Call {
   static bool wants_grad(PyObject* tensor) { return THPVariable_Unpack(tensor).requires_grad(); }
 
   std::shared_ptr<Front> front_;
+  std::shared_ptr<const Weights> weights_;  // null where the graph has none as constants
   std::vector<py::object> held_;
   std::vector<std::pair<size_t, size_t>> taken_;  // (input, argument)
   size_t arguments_ = 0, only_ = 0;
@@ -474,9 +478,15 @@ void add_front(py::module_& module) {
                      : function_of<Self, replay<Earlier::keep>>(std::move(self));
       })
       .def("caller", [](std::shared_ptr<Front> self, const py::list& held, std::vector<std::pair<size_t, size_t>> taken,
-                        const py::object& result, const py::list& entries, bool reuse) {
-        return function_of<Call, call>(Call(std::move(self), held, std::move(taken), result, entries, reuse));
+                        const py::object& result, const py::list& entries, bool reuse,
+                        std::shared_ptr<const Weights> weights) {
+        return function_of<Call, call>(
+            Call(std::move(self), held, std::move(taken), result, entries, reuse, std::move(weights)));
       });
+  py::class_<Weights, std::shared_ptr<Weights>>(module, "Weights", py::module_local())
+      .def(py::init<>())
+      .def("add", &Weights::add)
+      .def("hold", &Weights::hold);
 }
 
 }  // namespace npucompose

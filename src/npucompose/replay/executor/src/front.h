@@ -23,10 +23,13 @@ namespace npucompose {
 // and give_back(inputs) have to be called each time from now on, because something is copied. A result that is still held
 // is left to its holder; with `reuse`, results that were given out with `reuse` are overwritten, with one warning.
 //
-// .caller(held, taken, result, entries, reuse): call(arguments), for inputs that are `held`, but for those that `taken`,
-// [(input, argument)], names. The result: all outputs in a row of the type `result`, or the one with that number. entries:
-// (dict, name, tensor) that must still be so. None, with nothing done, when Python has to look: another signature, another
-// grad mode, inference mode or autocast than when the caller was made, arguments that want gradients, something to copy.
+// .caller(held, taken, result, entries, reuse, weights): call(arguments), for inputs that are `held`, but for those that
+// `taken`, [(input, argument)], names. The result: all outputs in a row of the type `result`, or the one with that number.
+// entries: (dict, name, tensor) that must still be so; weights: a Weights that must hold, or None. None, with nothing done,
+// when Python has to look: another signature, another grad mode, inference mode or autocast than when the caller was made,
+// arguments that want gradients, something to copy.
+//
+// Weights: add(tensor, frozen, version, address, sample_at, sample) for each (targets/frozen_weights.py), then hold().
 void add_front(pybind11::module_& module);
 
 }  // namespace npucompose

@@ -2,6 +2,8 @@
 
 #include <array>
 
+#include <unistd.h>
+
 namespace npucompose {
 namespace {
 
@@ -27,13 +29,14 @@ uintptr_t address_of_data(const at::Tensor& tensor) { return reinterpret_cast<ui
 }  // namespace
 
 std::unique_ptr<Generated> Generated::of(
-    std::vector<at::IValue>& registers, void* address, const std::string& order,
+    std::vector<at::IValue>& registers, OwnThread& own, void* address, int64_t process, const std::string& order,
     const std::vector<GeneratedOperand>& read, const std::vector<GeneratedOperand>& written,
     const std::vector<int64_t>& numbers) {
   if (order.size() > kMost) return nullptr;
   TORCH_CHECK(order.size() == read.size() + written.size() + numbers.size(), "parameters of a generated kernel");
-  std::unique_ptr<Generated> made(new Generated(registers));
+  std::unique_ptr<Generated> made(new Generated(registers, own));
   made->address_ = address;
+  made->parallel_ = process != 0, made->of_another_ = process != 0 && process != getpid();
   made->caller_ = kCallers[order.size()];
   auto next_read = read.begin(), next_written = written.begin();
   auto next_number = numbers.begin();
@@ -51,7 +54,8 @@ std::unique_ptr<Generated> Generated::of(
 
 void Generated::run() {
   for (const auto& [place, reg] : made_) values_[place] = address_of_data(registers_[reg].toTensor());
-  caller_(address_, values_.data());
+  if (parallel_ && (of_another_ || Forkable::forks() != forks_)) own_.run([this] { caller_(address_, values_.data()); });
+  else caller_(address_, values_.data());
   for (int number : dying) registers_[number] = c10::IValue();
 }
 

@@ -9,6 +9,7 @@
 #include <ATen/core/ivalue.h>
 
 #include "kernel.h"
+#include "own_thread.h"
 
 namespace npucompose {
 
@@ -26,9 +27,10 @@ class Generated final : public Kernel {
   static constexpr size_t kMost = 128;  // parameters
 
   // `order` says what each parameter is: the next tensor that is read ('r') or written ('w'), or the next number ('n').
-  // Null where there are more parameters than `kMost`.
+  // `process` loaded one that may ask for threads, and is 0 for others;
+  // `own` is for the former in a child of fork(). Null where there are more parameters than `kMost`.
   static std::unique_ptr<Generated> of(
-      std::vector<at::IValue>& registers, void* address, const std::string& order,
+      std::vector<at::IValue>& registers, OwnThread& own, void* address, int64_t process, const std::string& order,
       const std::vector<GeneratedOperand>& read, const std::vector<GeneratedOperand>& written,
       const std::vector<int64_t>& numbers);
 
@@ -41,9 +43,12 @@ class Generated final : public Kernel {
  private:
   using Caller = void (*)(void*, const uintptr_t*);
 
-  explicit Generated(std::vector<at::IValue>& registers) : registers_(registers) {}
+  Generated(std::vector<at::IValue>& registers, OwnThread& own) : registers_(registers), own_(own) {}
 
   std::vector<at::IValue>& registers_;
+  OwnThread& own_;
+  const uint64_t forks_ = Forkable::forks();
+  bool parallel_ = false, of_another_ = false;  // whether it may ask for threads; whether another process loaded it
   void* address_ = nullptr;
   Caller caller_ = nullptr;
   std::vector<uintptr_t> values_;  // one for each parameter

@@ -45,6 +45,7 @@ Filled filled_of(int position, const py::object& made_of) {
 Result result_of(py::handle given) {
   Result result;
   if (PyLong_Check(given.ptr())) result.reg = given.cast<int>();
+  else if (THPVariable_Check(given.ptr())) result.place = given.cast<at::Tensor>();
   else if (!given.is_none()) result.list = given.cast<std::vector<int>>();
   return result;
 }

@@ -1,10 +1,14 @@
 #include "recording.h"
 
 #include <chrono>
+#include <cstring>
 #include <optional>
+
+#include <ATen/Parallel.h>
 
 #include "generated.h"
 #include "lent_operands.h"
+#include "packed.h"
 #include "torch_internal.h"
 
 namespace npucompose {
@@ -62,7 +66,15 @@ class Boxed final : public Kernel {
     return list;
   }
 
+  static void lay(const at::Tensor& value, const at::Tensor& place) {
+    const bool alike = value.scalar_type() == place.scalar_type() && value.sizes() == place.sizes() &&
+        value.strides() == place.strides() && place.is_non_overlapping_and_dense();
+    if (alike) std::memcpy(const_cast<void*>(place.const_data_ptr()), value.const_data_ptr(), place.nbytes());
+    else place.copy_(value);
+  }
+
   void keep(const Result& result, c10::IValue& value) {
+    if (result.place.defined()) lay(value.toTensor(), result.place);
     if (result.reg >= 0) owner_.registers[result.reg] = std::move(value);
     if (result.list.empty()) return;
     const auto tensors = value.toTensorVector();
@@ -94,13 +106,14 @@ std::vector<GeneratedOperand> operands_of(const Stack& args, const std::vector<F
   return operands;
 }
 
-// `air::generated(read, written, order, numbers, address)`, which calls a generated kernel (ops/generated.py).
+// `air::generated(read, written, order, numbers, address, process)`, which calls a generated kernel (ops/generated.py).
 std::unique_ptr<Generated> generated_kernel(
-    const c10::OperatorHandle& op, const Stack& args, const std::vector<Filled>& filled, std::vector<c10::IValue>& registers) {
+    const c10::OperatorHandle& op, const Stack& args, const std::vector<Filled>& filled, std::vector<c10::IValue>& registers,
+    OwnThread& own) {
   if (op.operator_name().name != "air::generated") return nullptr;
   return Generated::of(
-      registers, reinterpret_cast<void*>(args[4].toInt()), args[2].toStringRef(), operands_of(args, filled, 0),
-      operands_of(args, filled, 1), args[3].toIntVector());
+      registers, own, reinterpret_cast<void*>(args[4].toInt()), args[5].toInt(), args[2].toStringRef(),
+      operands_of(args, filled, 0), operands_of(args, filled, 1), args[3].toIntVector());
 }
 
 // A BLAS call for as long as torch would make the same one.
@@ -115,6 +128,23 @@ class Product final : public Kernel {
  private:
   const Recording& owner_;
   KernelPtr blas_, boxed_;
+};
+
+// The same for a library that shares its work among as many threads as there were at capture.
+class PackedProduct final : public Kernel {
+ public:
+  PackedProduct(const Recording& owner, KernelPtr packed, KernelPtr boxed)
+      : owner_(owner), packed_(std::move(packed)), boxed_(std::move(boxed)) {}
+
+  void run() override {
+    (owner_.products_as_captured && at::get_num_threads() == threads_ ? packed_ : boxed_)->run();
+  }
+  void moved() override { packed_->moved(); }
+
+ private:
+  const Recording& owner_;
+  KernelPtr packed_, boxed_;
+  const int threads_ = at::get_num_threads();
 };
 
 }  // namespace
@@ -134,14 +164,22 @@ std::string Recording::add(
   lends_ |= is_of_others(op);
   KernelPtr kernel;
   std::string name = "boxed";
-  auto generated = direct ? generated_kernel(op, args, filled, registers) : nullptr;
+  auto generated = direct ? generated_kernel(op, args, filled, registers, own_thread_) : nullptr;
   if (generated) {
     for (const at::Tensor& operand : generated->fixed()) follow(*generated, operand);
     generated->dying = std::move(dying);
     steps_.push_back(std::move(generated));
     return "generated";
   }
-  if (direct && filled.empty() && results.empty()) {
+  const at::Tensor place = results.size() == 1 ? results[0].place : at::Tensor();
+  if (direct && filled.empty() && place.defined()) {
+    if (KernelPtr packed = packed_kernel(op, args, place)) {
+      auto boxed = std::make_unique<Boxed>(*this, op, args, filled, results, dying, lent);
+      kernel = std::make_unique<PackedProduct>(*this, std::move(packed), std::move(boxed));
+      follow(*kernel, place);
+      name = "packed";
+    }
+  } else if (direct && filled.empty() && results.empty()) {
     if (KernelPtr blas = blas_kernel(op, args)) {
       auto boxed = std::make_unique<Boxed>(*this, op, args, filled, results, dying, lent);
       kernel = std::make_unique<Product>(*this, std::move(blas), std::move(boxed));
@@ -169,7 +207,7 @@ void Recording::follow(Kernel& kernel, const Stack& args) {
 }
 
 void Recording::follow(Kernel& kernel, const at::Tensor& operand) {
-  if (!operand.defined()) return;
+  if (!operand.defined() || !operand.has_storage()) return;
   const auto found = users_by_storage_.find(operand.storage().unsafeGetStorageImpl());
   if (found == users_by_storage_.end()) return;
   Users& users = *found->second;

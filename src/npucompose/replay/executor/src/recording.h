@@ -10,15 +10,18 @@
 #include <ATen/core/Tensor.h>
 
 #include "kernel.h"
+#include "own_thread.h"
 #include "streams.h"
 #include "watch.h"
 
 namespace npucompose {
 
-// A value that a step makes on every run; `list` where the operator returns a list of tensors.
+// A value that a step makes on every run; `list` where the operator returns a list of tensors, `place` where the value is
+// to lie in memory that is known.
 struct Result {
   int reg = -1;
   std::vector<int> list;
+  at::Tensor place;
 };
 
 // An argument that is made of registers: one of them, or a list of tensors, registers (>= 0) among them.
@@ -33,7 +36,7 @@ class Recording {
  public:
   Recording();
 
-  // Append a step; the answer is the way in which it runs: "blas", "held", "generated" or "boxed" (always, without `direct`). `lent` are
+  // Append a step; the answer is the way in which it runs: "blas", "held", "packed", "generated" or "boxed" (always, without `direct`). `lent` are
   // the inputs that it may keep.
   std::string add(
       const c10::OperatorHandle& op, torch::jit::Stack args, std::vector<Filled> filled, std::vector<Result> results,
@@ -106,6 +109,7 @@ class Recording {
   bool lends_ = false;
   int64_t settings_;
   uint64_t forks_;
+  OwnThread own_thread_;
   std::vector<KernelPtr> steps_;
   std::unique_ptr<Streams> streams_;
   std::unique_ptr<StreamWatch> watch_;
