@@ -7,6 +7,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 READY_EXTRAS := $(VENV)/.ready-extras
 READY_BENCH := $(VENV)/.ready-bench
+READY_RIVALS := $(VENV)/.ready-rivals
 READY_CI := $(VENV)/.ready-ci
 # Files by their hashes, and nothing that was not asked for. torch comes by its version: its builds are different files.
 LOCKED := install --quiet $(PIP_FLAGS) --require-hashes --no-deps --no-build-isolation
@@ -43,11 +44,17 @@ $(READY_BENCH): $(READY_EXTRAS) requirements/bench.lock
 	$(BIN)/python -m pip $(LOCKED) --requirement requirements/bench.lock
 	@touch $@
 
+$(READY_RIVALS): $(READY_BENCH) requirements/rivals.lock
+	$(BIN)/python -m pip $(LOCKED) --requirement requirements/rivals.lock
+	@touch $@
+
 install: $(READY)  ## make .venv, everything by its hash
 
 extras: $(READY_EXTRAS)  ## the optional models: transformers, minilm
 
 ci-extras: $(READY_CI)  ## the extras, and what searches, sweeps on more than one machine and trackers need
+
+rivals: $(READY_RIVALS)  ## more engines for bench-table, 1 GB: ExecuTorch, IREE, TVM
 
 run: $(READY)  ## set everything up and run the main job
 	$(BIN)/python run.py mode=reduce-overhead passes=stream_plan
@@ -84,6 +91,9 @@ fuzz-strangers: $(READY)  ## 50,000 inputs of strangers, into benchmarks/results
 fuzz-programs: $(READY)  ## 20,000 random programs against eager, into benchmarks/results; goes on where it stopped
 	$(BIN)/python -m tools.fuzz_programs
 
+fuzz-fused: $(READY)  ## 400 random programs through max-autotune's native replay, into benchmarks/results; goes on where it stopped
+	$(BIN)/python -m tools.fuzz_programs --mode max-autotune --programs 400
+
 mutants: $(READY) wheel  ## careless changes by the hundred, and which of them make test notices; goes on where it stopped
 	$(BIN)/python -m tools.mutants
 
@@ -105,6 +115,20 @@ test-cuda: $(READY)  ## on a host with an NVIDIA GPU: CUDA graphs against eager,
 	cp -R .bundle $@
 	@rm -rf $@/numpy $@/numpy-* $@/numpy.libs
 	@touch $@
+
+# vLLM fixes the versions of two hundred packages, so it has an environment of its own. What it brings for pictures and
+# sound is built for another torch, and importing that would end the process.
+.vllm: requirements/build.lock requirements/serving.txt constraints.txt pyproject.toml
+	$(PYTHON) -m venv $@
+	$@/bin/python -m pip $(LOCKED) --requirement requirements/build.lock
+	$@/bin/python -m pip install --quiet $(PIP_FLAGS) torch==$$(sed -n 's/^torch==//p' constraints.txt)
+	$@/bin/python -m pip install --quiet $(PIP_FLAGS) --requirement requirements/serving.txt
+	$@/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
+	$@/bin/python -m pip install --quiet --no-deps --no-build-isolation --editable .
+	@touch $@
+
+test-serving: .vllm  ## recipes in the genuine vLLM, in an environment of its own; ten minutes
+	.vllm/bin/python -m pytest -p no:cacheprovider -m serving tests/serving
 
 bundle: .bundle  ## .bundle: all that test-cuda-offline needs beside torch, to be copied to a host without network
 
@@ -137,7 +161,7 @@ bench-streams: $(READY)  ## stream plans beside those of others, over a lower bo
 bench-generate: $(READY_EXTRAS)  ## tokens/s of six Hugging Face classes against eager and Inductor, into benchmarks/results; idle, 15 minutes
 	$(BIN)/python -m benchmarks.generate
 
-bench-table: $(READY_BENCH)  ## every way to run a model side by side, into docs/performance.md (half an hour)
+bench-table: $(READY_BENCH)  ## every way to run a model side by side, into docs/performance.md (an hour and a half)
 	$(BIN)/python benchmarks/performance.py
 
 huggingface: $(READY_EXTRAS)  ## Hugging Face classes against their traced graphs, into docs/huggingface.md (25 minutes)
@@ -155,6 +179,6 @@ golden: $(READY)  ## rewrite the golden files, to be reviewed as a diff
 	$(BIN)/python -m pytest -m '' --update-golden
 
 clean:  ## remove .venv and what runs leave behind
-	rm -rf $(VENV) .host .bundle .bundle.build dist outputs multirun .npucompose
+	rm -rf $(VENV) .vllm .host .bundle .bundle.build dist outputs multirun .npucompose
 
-.PHONY: help install extras ci-extras run wheel native test test-shuffled surroundings test-full test-sanitized test-sanitized-fast fuzz-programs fuzz-strangers mutants test-npu test-cuda test-cuda-offline bundle lock check bench bench-generate bench-streams bench-table huggingface npu-tables pictures golden clean dist try-dist
+.PHONY: help install extras ci-extras rivals run wheel native test test-shuffled surroundings test-full test-sanitized test-sanitized-fast fuzz-programs fuzz-fused fuzz-strangers mutants test-npu test-serving test-cuda test-cuda-offline bundle lock check bench bench-generate bench-streams bench-table huggingface npu-tables pictures golden clean dist try-dist
