@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import math
+import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal
 from unittest import mock
@@ -24,7 +25,7 @@ from npucompose.replay.interface import watching
 from tests.replay.op_samples import BY_NAME, Call, common_methods_invocations, equal, families, line_of
 from tests.semantics.harness import TOLERANCE
 
-CHOICES = ("mode=max-autotune", "inductor.fallback_random=true", "target.when_new=at_once")
+CHOICES = ("mode=max-autotune", "inductor.fallback_random=true", "target.when_new=at_once", "target.measuring=never")
 """Random numbers are eager's, and every signature is recorded when it first comes."""
 DTYPES = (torch.float32, torch.int64, torch.bool, torch.complex64, torch.float64, torch.bfloat16, torch.float16)
 """The first of these that an operator supports."""
@@ -42,6 +43,7 @@ DATA_DEPENDENT = {"capture_dynamic_output_shape_ops": True, "capture_scalar_outp
 """Settings of torch without which Dynamo does not take what depends on data into a graph."""
 
 OF_DYNAMO = (Unsupported, UserError)
+EXPLAINED = re.compile(r"^\s*Explanation: (.+)$", re.MULTILINE)
 
 Kind = Literal["native", "wrapper", "no graph", "no sample", "refused", "as inductor", "wrong"]
 """`native`: recorded and replayed. `wrapper`: Inductor's wrapper calls its kernels. `no graph`: nothing is left to
@@ -318,4 +320,6 @@ def _words(error: BaseException) -> str:
     causes = list(_causes(error))
     of_dynamo = [cause for cause in causes if isinstance(cause, OF_DYNAMO)]
     ours = [cause for cause in causes if isinstance(cause, NpuComposeError)]
-    return line_of((*of_dynamo, *ours, causes[-1])[0])
+    said = (*of_dynamo, *ours, causes[-1])[0]
+    explained = EXPLAINED.search(str(said))
+    return line_of(said) if explained is None else explained.group(1)

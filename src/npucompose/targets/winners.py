@@ -1,0 +1,164 @@
+"""Who computes what: what is pinned, what this machine remembers, and else what is measured now, and remembered.
+
+A file for each part of a graph lies in the cache of the machine, beside the times of its kernels: what is faster is a
+fact of the processor, its cores, torch and the number of threads, and of no project. Loads no torch by itself.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Literal, cast
+
+import attrs
+from attrs import define, field
+
+from npucompose import private
+from npucompose.errors import CompileError, ConfigError, listed
+from npucompose.machine import cache_dir, cpu_model, cpu_quota, installed_version, thread_settings, usable_cores
+from npucompose.results.winners import Winner
+from npucompose.table.structure import facts_of, of_facts
+from npucompose.version import __version__
+
+Measuring = Literal["once", "always", "never"]
+VERSION = 1
+"""Of what a file holds; with another one everything is measured anew."""
+
+
+@define(kw_only=True, eq=False)
+class Winners:
+    """Of one compiled graph. `found` grows while it is compiled and recorded."""
+
+    pinned: Mapping[str, str] = field(factory=dict[str, str])
+    measuring: Measuring = "once"
+    limit_ms: float = 200.0
+    """So long one contest may take."""
+    threads: int = 1
+    found: dict[str, Winner] = field(factory=dict[str, Winner], init=False)
+    choices: dict[str, Sequence[str]] = field(factory=dict[str, Sequence[str]], init=False)
+    """Of the products that Inductor asked for while it compiled."""
+
+    def chosen(self, key: str, choices: Sequence[str], measured: Callable[[], Winner]) -> Winner:
+        """Who computes `key`: what is known of it, or what `measured` finds; the first of `choices` holds by default.
+
+        CompileError for a pinned one that cannot compute it here.
+        """
+        return self.known(key, choices) or self.keep(measured())
+
+    def known(self, key: str, choices: Sequence[str]) -> Winner | None:
+        """Of this process, pinned, or remembered; None where somebody has to measure."""
+        winner = self.found.get(key) or self._known(key, choices)
+        if winner is not None:
+            self.found[key] = winner
+        return winner
+
+    def _known(self, key: str, choices: Sequence[str]) -> Winner | None:
+        remembered = read(key, self.threads)
+        if remembered is not None and remembered.winner not in choices:
+            remembered = None
+        if key in self.pinned:
+            return _pinned(key, self.pinned[key], choices, remembered)
+        if self.measuring == "never":
+            return Winner(key=key, winner=choices[0], by="default", why="target.measuring=never")
+        return remembered if self.measuring == "once" else None
+
+    def keep(self, winner: Winner) -> Winner:
+        """From now on, and on this machine where it was measured."""
+        self.found[winner.key] = winner
+        if winner.by == "measured" and winner.times_us:
+            keep(winner, self.threads)
+        return winner
+
+    def identity(self, graph: str) -> str:
+        """Of what code that Inductor keeps of a graph depends on here: what is pinned, how often it was asked anew."""
+        again = _read(_file(_products(graph), self.threads)).get("again", 0)
+        return digest_of(sorted(self.pinned.items()), again) if self.pinned or again else ""
+
+    def products(self, graph: str) -> Mapping[str, Sequence[str]]:
+        """{product: ways to compute it} that Inductor asked for when it last compiled the graph."""
+        found = _read(_file(_products(graph), self.threads)).get("products", {})
+        return {str(key): [*map(str, ways)] for key, ways in found.items()} if isinstance(found, dict) else {}
+
+    def keep_products(self, graph: str, products: Mapping[str, Sequence[str]]) -> None:
+        """Remember them for a process in which Inductor finds the graph compiled, and asks nobody."""
+        file = _file(_products(graph), self.threads)
+        again = int(_read(file).get("again", 0)) + (self.measuring == "always")
+        _write(file, {"products": {key: list(ways) for key, ways in products.items()}, "again": again})
+
+
+def _pinned(key: str, value: str, choices: Sequence[str], remembered: Winner | None) -> Winner:
+    if value not in choices:
+        raise CompileError(
+            f"target.kernels.{key}: {value} cannot compute this here. Possible: {listed(choices)}. Without that line, "
+            "or with `npucompose recipe verify --kernels measured`, this machine chooses by itself."
+        )
+    here = remembered.winner if remembered is not None and remembered.winner != value else None
+    return Winner(key=key, winner=value, by="pinned", here=here)
+
+
+def folder() -> Path:
+    """Of the files that hold here."""
+    identity = (
+        VERSION,
+        __version__,
+        cpu_model(),
+        platform.machine(),
+        usable_cores(),
+        cpu_quota(),
+        installed_version("torch"),
+        tuple(sorted(thread_settings().items())),
+    )
+    return cache_dir() / "winners" / digest_of(identity)[:16]
+
+
+def digest_of(*values: object) -> str:
+    return hashlib.sha256(repr(values).encode()).hexdigest()[:32]
+
+
+def _products(graph: str) -> str:
+    return f"products of {graph}"
+
+
+def _file(key: str, threads: int) -> Path:
+    return folder() / f"{digest_of(key)}-{threads}.json"
+
+
+def read(key: str, threads: int) -> Winner | None:
+    """What is remembered; None for nothing, and for a file that is none or that others could have written."""
+    file = _file(key, threads)
+    try:
+        found = of_facts(Winner, _read(file), where=str(file))
+    except ConfigError:
+        return None  # it is measured anew, and replaced
+    return attrs.evolve(found, by="remembered") if found.key == key else None
+
+
+def keep(winner: Winner, threads: int) -> None:
+    """Where nothing can be kept the next process measures again."""
+    _write(_file(winner.key, threads), facts_of(winner))
+
+
+def _read(file: Path) -> dict[str, Any]:
+    """{} for no file, and for one that is none or that others could have written."""
+    if not file.is_file() or private.doubt(file, cache_dir()) is not None:
+        return {}
+    try:
+        found = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return cast("dict[str, Any]", found) if isinstance(found, dict) else {}
+
+
+def _write(file: Path, facts: Mapping[str, Any]) -> None:
+    """Whole or not at all."""
+    with suppress(OSError):
+        private.make(file.parent, cache_dir())
+        beside = file.with_suffix(f".{os.getpid()}")
+        beside.write_text(json.dumps(facts), encoding="utf-8")
+        private.close(file.parent)
+        beside.replace(file)
