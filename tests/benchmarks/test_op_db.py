@@ -43,7 +43,7 @@ def test_another_torch_is_not_mixed_in(tmp_path: Path):
 
 def test_a_process_that_dies_or_takes_too_long_is_a_verdict(monkeypatch: pytest.MonkeyPatch):
     ends = {
-        "dies": lambda: os.kill(os.getpid(), signal.SIGSEGV),
+        "dies": lambda: os.kill(os.getpid(), signal.SIGKILL),
         "leaves": lambda: os._exit(3),
         "sleeps": lambda: time.sleep(60),
         "answers": lambda: {"operator": "answers", "kind": "native"},
@@ -51,7 +51,7 @@ def test_a_process_that_dies_or_takes_too_long_is_a_verdict(monkeypatch: pytest.
     monkeypatch.setattr(op_db, "found_of", lambda name, most: ends[name]())
     found = {name: judged(name, 1, seconds=0.3 if name == "sleeps" else 30) for name in ends}
     assert {name: (entry["kind"], entry.get("words")) for name, entry in found.items()} == {
-        "dies": ("crashed", "signal SIGSEGV"),
+        "dies": ("crashed", "signal SIGKILL"),
         "leaves": ("crashed", "exit status 3"),
         "sleeps": ("out of time", "more than 0.3 s"),
         "answers": ("native", None),
