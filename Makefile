@@ -7,13 +7,15 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 READY_EXTRAS := $(VENV)/.ready-extras
 READY_BENCH := $(VENV)/.ready-bench
+READY_RIVALS := $(VENV)/.ready-rivals
 READY_CI := $(VENV)/.ready-ci
 # Files by their hashes, and nothing that was not asked for. torch comes by its version: its builds are different files.
 LOCKED := install --quiet $(PIP_FLAGS) --require-hashes --no-deps --no-build-isolation
 
-# A half of the tests for each of two workers, whoever is done first takes from the other. Bytecode is kept: without it,
-# each process compiles every source again.
-PYTEST = PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n 2 --dist worksteal $(PYTEST_FLAGS)
+# A share of the tests for each worker, whoever is done first takes from the others. Bytecode is kept: without it, each
+# process compiles every source again.
+WORKERS ?= 2
+PYTEST = PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(PYTEST_FLAGS)
 PYTEST_FLAGS ?=
 SEED ?= $(shell date +%s)
 
@@ -42,11 +44,17 @@ $(READY_BENCH): $(READY_EXTRAS) requirements/bench.lock
 	$(BIN)/python -m pip $(LOCKED) --requirement requirements/bench.lock
 	@touch $@
 
+$(READY_RIVALS): $(READY_BENCH) requirements/rivals.lock
+	$(BIN)/python -m pip $(LOCKED) --requirement requirements/rivals.lock
+	@touch $@
+
 install: $(READY)  ## make .venv, everything by its hash
 
 extras: $(READY_EXTRAS)  ## the optional models: transformers, minilm
 
 ci-extras: $(READY_CI)  ## the extras, and what searches, sweeps on more than one machine and trackers need
+
+rivals: $(READY_RIVALS)  ## more engines for bench-table, 1 GB: ExecuTorch, IREE, TVM
 
 run: $(READY)  ## set everything up and run the main job
 	$(BIN)/python run.py mode=reduce-overhead passes=stream_plan
@@ -108,6 +116,20 @@ test-cuda: $(READY)  ## on a host with an NVIDIA GPU: CUDA graphs against eager,
 	@rm -rf $@/numpy $@/numpy-* $@/numpy.libs
 	@touch $@
 
+# vLLM fixes the versions of two hundred packages, so it has an environment of its own. What it brings for pictures and
+# sound is built for another torch, and importing that would end the process.
+.vllm: requirements/build.lock requirements/serving.txt constraints.txt pyproject.toml
+	$(PYTHON) -m venv $@
+	$@/bin/python -m pip $(LOCKED) --requirement requirements/build.lock
+	$@/bin/python -m pip install --quiet $(PIP_FLAGS) torch==$$(sed -n 's/^torch==//p' constraints.txt)
+	$@/bin/python -m pip install --quiet $(PIP_FLAGS) --requirement requirements/serving.txt
+	$@/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
+	$@/bin/python -m pip install --quiet --no-deps --no-build-isolation --editable .
+	@touch $@
+
+test-serving: .vllm  ## recipes in the genuine vLLM, in an environment of its own; ten minutes
+	.vllm/bin/python -m pytest -p no:cacheprovider -m serving tests/serving
+
 bundle: .bundle  ## .bundle: all that test-cuda-offline needs beside torch, to be copied to a host without network
 
 test-cuda-offline:  ## test-cuda with the torch of $(PYTHON) and .bundle; installs nothing
@@ -139,7 +161,7 @@ bench-streams: $(READY)  ## stream plans beside those of others, over a lower bo
 bench-generate: $(READY_EXTRAS)  ## tokens/s of six Hugging Face classes against eager and Inductor, into benchmarks/results; idle, 15 minutes
 	$(BIN)/python -m benchmarks.generate
 
-bench-table: $(READY_BENCH)  ## every way to run a model side by side, into docs/performance.md (half an hour)
+bench-table: $(READY_BENCH)  ## every way to run a model side by side, into docs/performance.md (an hour and a half)
 	$(BIN)/python benchmarks/performance.py
 
 huggingface: $(READY_EXTRAS)  ## Hugging Face classes against their traced graphs, into docs/huggingface.md (25 minutes)
@@ -157,6 +179,6 @@ golden: $(READY)  ## rewrite the golden files, to be reviewed as a diff
 	$(BIN)/python -m pytest -m '' --update-golden
 
 clean:  ## remove .venv and what runs leave behind
-	rm -rf $(VENV) .host .bundle .bundle.build dist outputs multirun .npucompose
+	rm -rf $(VENV) .vllm .host .bundle .bundle.build dist outputs multirun .npucompose
 
-.PHONY: help install extras ci-extras run wheel native test test-shuffled surroundings test-full test-sanitized test-sanitized-fast fuzz-programs fuzz-fused fuzz-strangers mutants test-npu test-cuda test-cuda-offline bundle lock check bench bench-generate bench-streams bench-table huggingface npu-tables pictures golden clean dist try-dist
+.PHONY: help install extras ci-extras rivals run wheel native test test-shuffled surroundings test-full test-sanitized test-sanitized-fast fuzz-programs fuzz-fused fuzz-strangers mutants test-npu test-serving test-cuda test-cuda-offline bundle lock check bench bench-generate bench-streams bench-table huggingface npu-tables pictures golden clean dist try-dist

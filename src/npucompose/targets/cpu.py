@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from npucompose.results.streams import StreamTimes, Timeline
     from npucompose.schema.cost_table import CostTable
     from npucompose.targets.compilation import Backend, Compilation
+    from npucompose.targets.native_inductor import NativeRecorder
     from npucompose.targets.winners import Winners
 
 LinearLibrary = Literal["auto", "mkl", "onednn"]
@@ -263,18 +264,22 @@ class CpuTarget(Target):
             compiled = super().compile(backend, graph_module, example_inputs)
             return _traced_where_unrecorded(graph_module, compiled, backend.compilations[known:])
         from npucompose.targets import inductor, linears
-        from npucompose.targets.native_inductor import NativeRecorder
 
         known, winners = len(backend.compilations), self._winners()
-        recorder = None
-        if backend.records:
-            native = self._replayer() == "native"
-            recorder = NativeRecorder(backend=backend, how=self._how, winners=winners, native=native)
+        recorder = self.recorder(backend, winners) if backend.records else None
         chosen = partial(linears.choose_linears, library=self.linear, winners=winners)
-        compiled = inductor.through_inductor(backend, graph_module, example_inputs, frozen=chosen, recorder=recorder)
+        compiled = inductor.through_inductor(
+            backend, graph_module, example_inputs, frozen=chosen, recorder=recorder, winners=winners
+        )
         for compilation in backend.compilations[known:]:
             compilation.winners = winners.found
         return compiled
+
+    def recorder(self, backend: Backend, winners: Winners) -> NativeRecorder:
+        """What records what Inductor compiles."""
+        from npucompose.targets.native_inductor import NativeRecorder
+
+        return NativeRecorder(backend=backend, how=self._how, winners=winners, native=self._replayer() == "native")
 
     def _winners(self) -> Winners:
         import torch

@@ -17,7 +17,9 @@ from npucompose.errors import CaptureError, SignatureError
 from npucompose.replay.captured_graph import CapturedGraph
 from npucompose.replay.front.detached import DetachError
 from npucompose.replay.gate import Refused
+from npucompose.targets.inductor import Subject
 from npucompose.targets.inductor_code import InductorCode, UnreadCode
+from npucompose.targets.winners import Winners
 from tests.replay.capturing import same
 from tests.replay.test_forks import in_child
 
@@ -203,8 +205,12 @@ def test_what_needs_a_number_out_of_data_is_left_to_the_wrapper_and_named():
 def test_compile_partial_says_what_becomes_of_what_cannot_be_replayed(choices: tuple[str, ...], refused: bool):
     backend = npucompose.backend(*FUSED, *choices)
 
+    graph = torch.fx.GraphModule({}, torch.fx.Graph())
+    subject = Subject(key="graph_0", fixed=frozenset(), watch=None, unfused=lambda: graph)
+
     def recorded() -> Any:
-        return backend.target._recorded(backend, SimpleNamespace(current_callable=len), frozenset(), None)  # type: ignore[attr-defined]
+        target: Any = backend.target
+        return target.recorder(backend, Winners()).lowered(subject, SimpleNamespace(current_callable=len))
 
     if refused:
         with pytest.raises(CaptureError, match="its code is not called as Python that Inductor generated"):
