@@ -83,6 +83,9 @@ fuzz-strangers: $(READY)  ## 50,000 inputs of strangers, into benchmarks/results
 fuzz-programs: $(READY)  ## 20,000 random programs against eager, into benchmarks/results; goes on where it stopped
 	$(BIN)/python -m tools.fuzz_programs
 
+fuzz-fused: $(READY)  ## 400 random programs through max-autotune's native replay, into benchmarks/results; goes on where it stopped
+	$(BIN)/python -m tools.fuzz_programs --mode max-autotune --programs 400
+
 mutants: $(READY) wheel  ## careless changes by the hundred, and which of them make test notices; goes on where it stopped
 	$(BIN)/python -m tools.mutants
 
@@ -104,6 +107,20 @@ test-cuda: $(READY)  ## on a host with an NVIDIA GPU: CUDA graphs against eager,
 	cp -R .bundle $@
 	@rm -rf $@/numpy $@/numpy-* $@/numpy.libs
 	@touch $@
+
+# vLLM fixes the versions of two hundred packages, so it has an environment of its own. What it brings for pictures and
+# sound is built for another torch, and importing that would end the process.
+.vllm: requirements/build.lock requirements/serving.txt constraints.txt pyproject.toml
+	$(PYTHON) -m venv $@
+	$@/bin/python -m pip $(LOCKED) --requirement requirements/build.lock
+	$@/bin/python -m pip install --quiet $(PIP_FLAGS) torch==$$(sed -n 's/^torch==//p' constraints.txt)
+	$@/bin/python -m pip install --quiet $(PIP_FLAGS) --requirement requirements/serving.txt
+	$@/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
+	$@/bin/python -m pip install --quiet --no-deps --no-build-isolation --editable .
+	@touch $@
+
+test-serving: .vllm  ## recipes in the genuine vLLM, in an environment of its own; ten minutes
+	.vllm/bin/python -m pytest -p no:cacheprovider -m serving tests/serving
 
 bundle: .bundle  ## .bundle: all that test-cuda-offline needs beside torch, to be copied to a host without network
 
@@ -154,6 +171,6 @@ golden: $(READY)  ## rewrite the golden files, to be reviewed as a diff
 	$(BIN)/python -m pytest -m '' --update-golden
 
 clean:  ## remove .venv and what runs leave behind
-	rm -rf $(VENV) .host .bundle .bundle.build dist outputs multirun .npucompose
+	rm -rf $(VENV) .vllm .host .bundle .bundle.build dist outputs multirun .npucompose
 
-.PHONY: help install extras ci-extras run wheel native test test-shuffled surroundings test-full test-sanitized test-sanitized-fast fuzz-programs fuzz-strangers mutants test-npu test-cuda test-cuda-offline bundle lock check bench bench-generate bench-streams bench-table huggingface npu-tables pictures golden clean dist try-dist
+.PHONY: help install extras ci-extras run wheel native test test-shuffled surroundings test-full test-sanitized test-sanitized-fast fuzz-programs fuzz-fused fuzz-strangers mutants test-npu test-serving test-cuda test-cuda-offline bundle lock check bench bench-generate bench-streams bench-table huggingface npu-tables pictures golden clean dist try-dist

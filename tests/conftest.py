@@ -41,6 +41,11 @@ def pytest_configure(config: pytest.Config) -> None:
         from tests.npu.results import Results
 
         config.pluginmanager.register(Results(config), "npu results")
+        if config.getoption("numprocesses", None) and not config.option.collectonly:
+            from nursery import SHARED, share
+
+            if SHARED not in os.environ:
+                share()
 
 
 @pytest.fixture
@@ -95,9 +100,17 @@ def times_that_nobody_measures() -> Iterator[None]:
 @pytest.fixture
 def warm_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Workers that this process starts itself need not import torch first: `nursery`."""
-    from nursery import Warm, address
+    from nursery import Warm
 
-    monkeypatch.setattr("airflow_free.forkserver.subprocess", Warm(address(os.environ)))
+    monkeypatch.setattr("airflow_free.forkserver.subprocess", Warm())
+
+
+@pytest.fixture
+def warm_readers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The process that reads the options of a wheel need not import torch first; one test of that process does."""
+    from nursery import Warm
+
+    monkeypatch.setattr("npucompose.targets.npu_offline.option_trees.subprocess", Warm())
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -3,8 +3,9 @@
     subprocess.run(command("run.py", "model=add"), cwd=folder, …)
 
 is `python run.py model=add` in every respect but that: files, folder, environment, signals and exit status are those of
-a process of its own. One nursery for each process of pytest, begun when it is first needed. The fork server that such a
-command starts for its workers is forked there too. It loads what a worker loads and runs none of it: no thread, no
+a process of its own. One nursery for each process of pytest, begun when it is first needed; workers of pytest-xdist use
+two that their controller begins while they collect (`share`). The fork server that such a command starts for its
+workers is forked there too. It loads what a worker loads and runs none of it: no thread, no
 compilation, nothing read from a folder. A command whose environment must be there before Python or torch begins is
 started cold, and so is `cold("run.py", …)`, for claims about the beginning itself.
 """
@@ -18,6 +19,7 @@ import fcntl
 import functools
 import gc
 import importlib
+import importlib.util
 import json
 import os
 import pkgutil
@@ -38,6 +40,13 @@ ROOT = Path(__file__).resolve().parents[1]
 CLIENT = Path(__file__).with_name("nursery_client.py")
 FILES = "NPUCOMPOSE_TEST_FILES"
 """For the client: the numbers of the files that it passes on beside 0, 1 and 2."""
+SHARED = "NPUCOMPOSE_TEST_NURSERIES"
+"""{what its commands' environments read at the beginning: address}, as JSON: what `share` began."""
+FLAVOURS: tuple[Mapping[str, str], ...] = (
+    {},
+    {"OMP_NUM_THREADS": "1", "TORCHINDUCTOR_ERROR_ON_CUSTOM_OP_ALIASING": "0"},  # as targets/npu_offline and its tests
+)
+"""Of the environments of most commands, what is read at the beginning."""
 BOOT = "a fork server of airflow_free"
 MAIN = "import sys; from npucompose.cli import main; sys.exit(main())"
 PRELOADED = (
@@ -82,8 +91,24 @@ def cold(start: str, *words: str) -> list[str]:
 
 
 def address(environment: Mapping[str, str]) -> str:
-    """Of this process's nursery for commands with such an environment; a fork of this process gets one of its own."""
-    return _begun(os.getpid(), tuple(sorted(_read_at_the_beginning(environment).items())))[1]
+    """Of the nursery for commands with such an environment: a shared one, or this process's own; a fork of this process
+    gets one of its own.
+    """
+    return _shared(environment) or _begun(os.getpid(), _flavour(environment))[1]
+
+
+def share() -> None:
+    """Begin nurseries that all children of this process use: `os.environ` tells them."""
+    wanted = [_flavour({**os.environ, **more}) for more in FLAVOURS]
+    os.environ[SHARED] = json.dumps({json.dumps(read): _begun(os.getpid(), read)[1] for read in wanted})
+
+
+def _shared(environment: Mapping[str, str]) -> str | None:
+    return json.loads(os.environ.get(SHARED, "{}")).get(json.dumps(_flavour(environment)))
+
+
+def _flavour(environment: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
+    return tuple(sorted(_read_at_the_beginning(environment).items()))
 
 
 def _read_at_the_beginning(environment: Mapping[str, str]) -> dict[str, str]:
@@ -107,11 +132,8 @@ def _begun(owner: int, read: tuple[tuple[str, str], ...]) -> tuple[subprocess.Po
 class _Nursery:
     """One thread: a fork of more would copy held locks."""
 
-    def __init__(self, name: str, own_path: list[str], read: dict[str, str]) -> None:
-        self.own_path, self.read = own_path, read
-        self.listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self.listener.bind("\0" + name)
-        self.listener.listen(64)
+    def __init__(self, listener: socket.socket, own_path: list[str], read: dict[str, str]) -> None:
+        self.listener, self.own_path, self.read = listener, own_path, read
         self.clients: dict[int, tuple[int, socket.socket]] = {}
         """{number of the connection: the child and the connection}."""
         self.bell_out, self.bell_in = os.pipe()
@@ -251,7 +273,6 @@ def _become(order: dict[str, Any], files: list[int]) -> None:
         )  # fmt: skip
         setattr(sys, name, stream)
         setattr(sys, f"__{name}__", stream)
-    gc.unfreeze()
 
 
 def _called(words: list[str], own_path: list[str]) -> int:
@@ -283,13 +304,23 @@ def _called(words: list[str], own_path: list[str]) -> int:
 
 
 class Warm:
-    """`subprocess` for `airflow_free.forkserver`: its fork servers come from a nursery."""
+    """`subprocess` for `airflow_free.forkserver`: its fork servers come from a nursery, without a name from the one for
+    their environment. `python -m module` that is run comes from there too.
+    """
 
-    def __init__(self, nursery: str) -> None:
+    def __init__(self, nursery: str = "") -> None:
         self.nursery = nursery
 
     def __getattr__(self, name: str) -> Any:
         return getattr(subprocess, name)
+
+    def run(self, words: list[str], **options: Any) -> subprocess.CompletedProcess[Any]:
+        if words[1:2] == ["-m"]:
+            found = importlib.util.find_spec(words[2])
+            assert found is not None
+            assert found.origin is not None
+            words = _through(address(options["env"]), found.origin, *words[3:])
+        return subprocess.run(words, **options)
 
     def Popen(self, words: list[str], **options: Any) -> subprocess.Popen[bytes]:
         from airflow_free.forkserver import BOOT as COLD
@@ -298,7 +329,8 @@ class Warm:
             return subprocess.Popen(words, **options)
         files = " ".join(map(str, options.get("pass_fds", ())))
         options["env"] = {**options["env"], FILES: files}
-        return subprocess.Popen(_through(self.nursery, BOOT, *words[3:]), **options)
+        nursery = _shared(options["env"]) or self.nursery or address(options["env"])
+        return subprocess.Popen(_through(nursery, BOOT, *words[3:]), **options)
 
 
 def _ours() -> Iterator[str]:
@@ -323,6 +355,10 @@ def main() -> None:
     # Without this file's folder and PYTHONPATH: both are the command's own.
     own_path = sys.path[1 + len(_given()) :]
     sys.path[:] = json.loads(path)
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    listener.bind("\0" + name)
+    listener.listen(64)
+    os.write(1, b"ready\n")  # whoever asks from now on is answered when all is loaded
     for module in (*PRELOADED, *_ours()):
         importlib.import_module(module)
     from hydra.core.plugins import Plugins
@@ -335,9 +371,7 @@ def main() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(20_000)  # as the tests themselves: cold.py
-    nursery = _Nursery(name, own_path, read)
-    os.write(1, b"ready\n")
-    nursery.serve()
+    _Nursery(listener, own_path, read).serve()
 
 
 if __name__ == "__main__":

@@ -9,8 +9,11 @@ import subprocess
 import time
 from pathlib import Path
 
+import nursery
 import pytest
 from nursery import cold, command
+
+from npucompose.targets import TARGETS
 
 FACTORY = """
 import json, os, sys, time
@@ -63,6 +66,17 @@ def test_what_must_be_set_before_torch_is_loaded_makes_it_cold(tmp_path: Path) -
 def test_its_words_and_its_status_are_those_of_a_cold_one(words: tuple[str, ...], tmp_path: Path) -> None:
     warm, start = (ran(started(*words), tmp_path / name) for name, started in (("warm", command), ("cold", cold)))
     assert (warm.returncode, warm.stdout, warm.stderr) == (start.returncode, start.stdout, start.stderr)
+
+
+def test_what_was_begun_for_all_is_used_for_the_environments_that_it_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nursery, "_begun", lambda owner, read: (None, f"for {dict(read)}"))
+    monkeypatch.setenv(nursery.SHARED, "{}")
+    offline = {**os.environ, **TARGETS.get("npu_offline")().environment(), "OMP_NUM_THREADS": "1"}
+    nursery.share()
+    shared = json.loads(os.environ[nursery.SHARED]).values()
+    monkeypatch.setattr(nursery, "_begun", lambda owner, read: (None, f"own of {owner}"))
+    assert [nursery.address(os.environ), nursery.address(offline)] == list(shared)
+    assert nursery.address({**os.environ, "OMP_NUM_THREADS": "2"}) == f"own of {os.getpid()}"
 
 
 def hanging(folder: Path) -> tuple[subprocess.Popen[bytes], int]:

@@ -1,5 +1,7 @@
 """Many random programs against eager: `python -m tools.fuzz_programs [--programs 20000] [--seed 14] [--workers 2]`.
 
+`--mode max-autotune` sends them through Inductor and the replay of its kernels, into a result file of its own.
+
 The programs are those of tests/semantics/programs.py, in chunks; chunk number k is made from the seed and k alone, in a
 process of its own, and noted in the result file when it is done, with a digest of the sources that it was judged with:
 started again, the script goes on where it stopped. A program that fails is shrunk and printed, and its source is kept
@@ -22,8 +24,12 @@ from typing import Any
 from tools import result_file
 
 ROOT = Path(__file__).resolve().parents[1]
-RESULTS = ROOT / "benchmarks" / "results" / "fuzz_programs.json"
-CHUNK = 100
+RESULTS = {
+    "reduce-overhead": ROOT / "benchmarks" / "results" / "fuzz_programs.json",
+    "max-autotune": ROOT / "benchmarks" / "results" / "fuzz_programs_fused.json",
+}
+CHUNK = {"reduce-overhead": 100, "max-autotune": 20}
+"""Programs of a chunk: minutes of work."""
 LOADED = [
     "torch._dynamo.guards",
     "torch._dynamo.convert_frame",
@@ -47,9 +53,9 @@ def sources() -> str:
     return digest.hexdigest()[:16]
 
 
-def chunk(task: tuple[int, int]) -> dict[str, Any]:
+def chunk(task: tuple[int, int, str]) -> dict[str, Any]:
     """What became of the programs of one chunk: how many, how many different ones, the verdicts, the first failure."""
-    seed, number = task
+    seed, number, mode = task
     import torch._dynamo.guards
     from hypothesis import given, settings
     from hypothesis import seed as seeded
@@ -57,7 +63,7 @@ def chunk(task: tuple[int, int]) -> dict[str, Any]:
     from npucompose import api, ops
     from npucompose.compose.tree import Composer
     from tests.semantics.fuzzing import SETTINGS, judged
-    from tests.semantics.programs import Program, programs
+    from tests.semantics.programs import FUSED_WAYS, WAYS, Program, programs
 
     ops.define()
     # Dynamo empties the caches of the machine to time its new guards, for a log: a tenth of all the time, for nothing.
@@ -70,8 +76,8 @@ def chunk(task: tuple[int, int]) -> dict[str, Any]:
     failed: list[dict[str, str]] = []
 
     @seeded(seed * 1_000_003 + number)
-    @settings(SETTINGS, max_examples=CHUNK)
-    @given(program=programs())
+    @settings(SETTINGS, max_examples=CHUNK[mode])
+    @given(program=programs(FUSED_WAYS if mode == "max-autotune" else WAYS))
     def check(program: Program) -> None:
         found = judged(program)
         if not failed:  # once one has failed, Hypothesis is shrinking it
@@ -89,14 +95,15 @@ def chunk(task: tuple[int, int]) -> dict[str, Any]:
     return {"chunk": number, **counted, "failed": failed, "sources": sources()}
 
 
-def begun(path: Path, seed: int, afresh: bool) -> dict[str, Any]:
-    """The result file so far; SystemExit where it belongs to another seed or torch."""
+def begun(path: Path, seed: int, afresh: bool, mode: str = "reduce-overhead") -> dict[str, Any]:
+    """The result file so far; SystemExit where it belongs to another seed, torch or mode."""
     import torch
 
-    head = {"seed": seed, "chunk": CHUNK, "torch": torch.__version__}
+    head = {"seed": seed, "chunk": CHUNK[mode], "torch": torch.__version__, "mode": mode}
     if afresh or not path.is_file():
         return {**head, "chunks": []}
     found = json.loads(path.read_text())
+    found.setdefault("mode", "reduce-overhead")
     other = [key for key in head if found[key] != head[key]]
     if other:
         raise SystemExit(f"{path} was made with another {', '.join(other)}: --afresh begins it anew.")
@@ -105,8 +112,9 @@ def begun(path: Path, seed: int, afresh: bool) -> dict[str, Any]:
 
 
 def totals(chunks: list[dict[str, Any]]) -> dict[str, int]:
-    counted = ("programs", "different", "right", "as traced", "refused", "wrong")
-    return {name: sum(done.get(name, 0) for done in chunks) for name in counted}
+    counted = ("programs", "different", "right", "as traced", "as inductor", "refused", "wrong")
+    found = {name: sum(done.get(name, 0) for done in chunks) for name in counted}
+    return {name: number for name, number in found.items() if number or name != "as inductor"}
 
 
 def write(path: Path, results: dict[str, Any]) -> None:
@@ -119,13 +127,15 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--programs", type=int, default=20_000)
     parser.add_argument("--seed", type=int, default=14)
+    parser.add_argument("--mode", choices=RESULTS, default="reduce-overhead")
     parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--out", type=Path, default=RESULTS)
+    parser.add_argument("--out", type=Path, help="default: the mode's file in benchmarks/results")
     parser.add_argument("--afresh", action="store_true", help="forget what the file holds")
     given = parser.parse_args()
-    results = begun(given.out, given.seed, given.afresh)
+    given.out = given.out or RESULTS[given.mode]
+    results = begun(given.out, given.seed, given.afresh, given.mode)
     done = {entry["chunk"] for entry in results["chunks"]}
-    tasks = [(given.seed, k) for k in range(-(-given.programs // CHUNK)) if k not in done]
+    tasks = [(given.seed, k, given.mode) for k in range(-(-given.programs // CHUNK[given.mode])) if k not in done]
     # A process for each chunk: what torch.compile keeps of a thousand programs would be memory for nothing.
     os.environ["OMP_NUM_THREADS"] = "1"
     processes = multiprocessing.get_context("forkserver")

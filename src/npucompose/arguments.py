@@ -284,6 +284,12 @@ RECIPE = {
             _argument(
                 "--tolerance", type=float, default=0.2, help="share of the speed-up that may be missing (default: 0.2)"
             ),
+            _argument(
+                "--kernels",
+                choices=("locked", "measured"),
+                default="locked",
+                help="compute with the kernels that the recipe names (default), or with those that are faster here",
+            ),
             TRUST,
             LOCK,
         ),

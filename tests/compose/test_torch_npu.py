@@ -77,6 +77,7 @@ def test_an_option_that_only_newer_trees_know_is_unknown_and_not_refused(finds):
         checked(*asked, "strict=all")
 
 
+@pytest.mark.usefixtures("warm_readers")
 def test_the_tree_of_the_wheel_that_is_found_is_read_from_its_own_files(
     torch_npu_tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

@@ -27,7 +27,23 @@ from tests.docs.blocks import ROOT
 LIST = Path(__file__).with_name("not_run.yaml")
 ELLIPSIS = "…"
 PLAIN = Composer()
-WORDS = (".", "cat", "eval", "git", "head", "hf", "ln", "ls", "mkdir", "mlflow", "printf", "ray", "tail", "wandb")
+WORDS = (
+    ".",
+    "cat",
+    "eval",
+    "git",
+    "head",
+    "hf",
+    "ln",
+    "ls",
+    "mkdir",
+    "mlflow",
+    "printf",
+    "ray",
+    "tail",
+    "vllm",
+    "wandb",
+)
 """Of other programs, of which nothing is known here but their name."""
 OPERATORS = ("|", "&&", ";", ">", "<", "||")
 LACKING = re.compile(r"pip install 'npucompose\[|needs an Ascend device|fetch torch_npu|there is no such file")

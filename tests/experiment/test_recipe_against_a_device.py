@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import yaml
+from nursery import Warm
 
 from npucompose.cli import main
 from npucompose.experiment import job
@@ -22,6 +23,7 @@ def locked(tmp_path_factory: pytest.TempPathFactory) -> Path:
     file = folder / "recipe.lock.yaml"
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
+        patch.setattr("airflow_free.forkserver.subprocess", Warm())
         chosen = ["model=add", "mode=reduce-overhead", "pipeline=check", "target=cpu"]
         assert main(["recipe", "lock", *chosen, "--out", str(file)]) == 0
     return file

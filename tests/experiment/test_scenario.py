@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,7 +21,9 @@ from npucompose.experiment.job import Job
 from npucompose.experiment.stages import generate
 from npucompose.experiment.stages.generate import GenerateStage
 from npucompose.experiment.sweep.plan import SweepPlan
-from npucompose.results.generation import GenerateFacts
+from npucompose.models.generation import GreedyLoop
+from npucompose.results.generation import GenerateFacts, GenerationPoint, GenerationTime
+from npucompose.schema.scenario import Scenario
 from npucompose.table.structure import of_facts
 
 TINY = "hidden_size: 32, intermediate_size: 32, num_hidden_layers: 1, vocab_size: 64, " + VARIED
@@ -73,6 +76,7 @@ def test_generation_is_part_of_a_pipeline_that_measures_and_of_no_other() -> Non
         ("scenario.batch=[1,1]", "names a size twice"),
         ("scenario.batch=[0]", "must be >= 1"),
         ("scenario.prompt=[]", "must be >= 1"),
+        ("scenario.new_tokens=1", "must be >= 2"),
         ("compile.training=true", "remove compile.training=true"),
         ("model.sequence=[{token.0: 2}]", "makes its own"),
     ],
@@ -102,10 +106,12 @@ def test_a_list_of_sizes_is_for_generation_alone() -> None:
     assert "only scenario=generate measures each" in refused(*choices("decode"), "scenario.batch=[1,4]")
     points = checked([*choices("generate"), "scenario.batch=[1,4]"]).experiment.scenario.points
     assert points == ((1, 5), (4, 5))
+    assert Scenario(name="generate", batch=(1, 4), prompt=(8, 2)).points == ((1, 8), (1, 2), (4, 8), (4, 2))
 
 
 def test_sizes_of_a_prompt_have_no_effect_on_a_call_as_it_stands() -> None:
     assert "it takes effect with scenario=prefill, decode or generate only" in refused("scenario.batch=4", "model=mlp")
+    assert "scenario.new_tokens" in refused("scenario.new_tokens=4", "model=mlp")
     listed = checked(["scenario.batch=4", "model=mlp", "strict=off"]).effective
     assert [one.option for one in listed] == ["scenario.batch"]
 
@@ -123,6 +129,8 @@ def test_a_cache_that_counts_in_python_is_refused() -> None:
 def test_positions_that_the_class_does_not_have_are_refused() -> None:
     with pytest.raises(ConfigError, match="ends at position 11, and 'GPT2LMHeadModel' has 8"):
         _ = Session(checked(choices("decode", "GPT2LMHeadModel", "n_positions: 8"))).built
+    enough = Session(checked(choices("decode", "GPT2LMHeadModel", "n_positions: 11, n_layer: 1"))).built
+    assert enough.steps == 5, "as many as there are tokens behind the first"
 
 
 def test_a_step_can_be_repeated_without_end() -> None:
@@ -132,6 +140,14 @@ def test_a_step_can_be_repeated_without_end() -> None:
     first = live.call(step, inputs)
     for _ in range(20):
         assert torch.equal(live.call(step, inputs)[1], first[1])
+
+
+def test_a_step_goes_on_behind_a_prompt_that_was_read() -> None:
+    built = Session(checked(choices("decode"))).built
+    keys = built.module.cached.layers[0].keys
+    assert keys[:, :, :5].abs().amin(-1).gt(0).all()
+    assert not keys[:, :, 5:].any()
+    assert [int(built.inputs(step)["position"]) for step in range(6)] == [5, 6, 7, 8, 9, 5]
 
 
 def test_a_copy_of_the_step_has_a_cache_of_its_own() -> None:
@@ -155,6 +171,56 @@ def test_other_tokens_than_eagers_are_never_timed(monkeypatch: pytest.MonkeyPatc
     assert rows["eager"].passed
     assert rows["eager"].tokens_per_s
     assert not facts["numerics"]["passed"]
+
+
+def test_what_inductor_generates_is_no_verdict_on_this_mode(monkeypatch: pytest.MonkeyPatch) -> None:
+    def wrong(step: Any) -> Any:
+        return lambda *args: tuple((result + 1) % 64 for result in step(*args))
+
+    wanted = (("inductor", wrong), ("compiled", as_it_is), ("eager", as_it_is))
+    monkeypatch.setattr(generate, "_ways", ways(*wanted))
+    assert generated(Session(checked(choices("generate"))))[1]["numerics"]["passed"]
+    monkeypatch.setattr(generate, "_ways", ways(("eager", as_it_is)))
+    assert "numerics" not in generated(Session(checked(choices("generate"))))[1]
+
+
+def test_figures_are_those_of_all_prompts_and_of_the_tokens_behind_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three prompts of six tokens: 30 µs to the first, 50 µs for the five others; eager takes twice as long."""
+
+    def timed(live: Any, candidates: dict[str, Any]) -> dict[str, Any]:
+        one = 30.0 if "first_token" in str(candidates["eager"]) else 50.0
+        took = {name: one * (2 if name == "eager" else 1) for name in candidates}
+        return {name: SimpleNamespace(p50=us, timing=lambda us=us: f"{us} µs") for name, us in took.items()}
+
+    monkeypatch.setattr(generate, "as_asked", timed)
+    live: Any = SimpleNamespace(experiment=SimpleNamespace(scenario=SimpleNamespace(new_tokens=6)))
+    loops = {name: GreedyLoop(as_it_is, as_it_is, torch.ones(1), (), ()) for name in ("compiled", "eager")}
+    rows = {name: GenerationTime(way=name, passed=name in loops) for name in ("compiled", "inductor", "eager")}  # type: ignore[arg-type]
+    done: list[float] = []
+    ours, untimed, eager = generate._timed(live, loops, rows, 3, done.append)  # type: ignore[arg-type]
+    assert (ours.first, ours.rest, ours.per_token_us) == ("30.0 µs", "50.0 µs", 10.0)
+    assert (ours.tokens_per_s, ours.speedup) == (pytest.approx(18 / 80e-6), pytest.approx(2.0))
+    assert (eager.tokens_per_s, eager.speedup) == (pytest.approx(18 / 160e-6), None)
+    assert untimed == rows["inductor"]
+    assert done == sorted(done)
+    assert done[-1] == 1.0
+
+
+def test_each_size_has_its_share_of_the_progress_and_shared_weights_count_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    def point(live: Any, batch: int, prompt: int, progress: Any) -> Any:
+        progress(0.5)
+        return GenerationPoint(batch=batch, prompt=prompt, new_tokens=6, distinct=1, cache_bytes=0, ways=()), {}
+
+    monkeypatch.setattr(generate, "_point", point)
+    tied = torch.nn.Sequential(torch.nn.Linear(2, 2, bias=False), torch.nn.Linear(2, 2, bias=False))
+    tied[1].weight = tied[0].weight
+    scenario = Scenario(name="generate", batch=(1, 4), prompt=8)
+    live: Any = SimpleNamespace(experiment=SimpleNamespace(scenario=scenario), built=SimpleNamespace(module=tied))
+    seen: list[float] = []
+    facts = dict(GenerateStage().run(live, seen.append))["generate"]
+    assert seen == [0.25, 0.75]
+    assert facts["weights_bytes"] == 16
+    assert [(one["batch"], one["prompt"]) for one in facts["points"]] == [(1, 8), (4, 8)]
 
 
 def test_recordings_of_both_steps_generate_eagers_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -203,16 +269,19 @@ def test_a_sweep_runs_every_size_and_its_memory_is_told(tmp_path: Path) -> None:
     assert len({memory["weights_bytes"] for memory in found.values()}) == 1
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "architecture",
-    ["Qwen2ForCausalLM", "GPT2LMHeadModel", "T5ForConditionalGeneration", "WhisperForConditionalGeneration"],
-)
+    [
+        "Qwen2ForCausalLM",
+        *(pytest.param(name, marks=pytest.mark.slow) for name in (
+            "GPT2LMHeadModel", "T5ForConditionalGeneration", "WhisperForConditionalGeneration",
+        )),
+    ],
+)  # fmt: skip
 def test_the_loop_makes_the_tokens_of_the_librarys_own_generation(architecture: str) -> None:
-    live = Session(checked(choices("generate", architecture, CLASSES[architecture])))
+    small = {"Qwen2ForCausalLM": TINY}
+    live = Session(checked(choices("generate", architecture, small.get(architecture, CLASSES[architecture]))))
     from transformers import GenerationMixin  # pyright: ignore[reportMissingImports]
-
-    from npucompose.models.generation import GreedyLoop
 
     assert live.built.generations is not None
     made = live.built.generations(2, 5, 6)

@@ -15,6 +15,13 @@ from npucompose.measure.timing import Samples, interleaved, paired, paired_ratio
 from npucompose.results.measured import TimeSamples
 
 
+@pytest.fixture(scope="module", autouse=True)
+def little_to_collect() -> None:
+    """Each measurement begins with a collection, which would look at all that the tests before this file left."""
+    gc.collect()
+    gc.freeze()
+
+
 class Clock:
     """perf_counter_ns that moves only when a candidate says so."""
 

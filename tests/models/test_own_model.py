@@ -17,6 +17,7 @@ from npucompose.compose.tree import Composer
 from npucompose.errors import ConfigError
 from npucompose.experiment.job import Job, settings_of, values_of
 from npucompose.experiment.sweep.plan import SweepPlan
+from npucompose.models.example_inputs import InputSpec, from_table
 from npucompose.models.python import Python
 from npucompose.report.words import choice
 from npucompose.results.record import Figures, Report, choice_name
@@ -273,6 +274,16 @@ def test_elements_lie_in_the_range(spec: dict[str, object], low: float, high: fl
     values = made(0)["x"]
     assert values.dtype == getattr(torch, str(spec["dtype"]))
     assert low <= float(values.float().min()) < float(values.float().max()) <= high
+
+
+def test_inputs_differ_from_step_to_step_and_not_by_the_order_in_which_a_table_names_them() -> None:
+    table = {"x": InputSpec(sizes=(4,)), "mask": InputSpec(sizes=(9,), dtype="int64", range=(0, 1000))}
+    one, turned = (from_table(dict(items), 3) for items in (table.items(), reversed(table.items())))
+    for step in (0, 1):
+        assert all(torch.equal(one(step)[name], turned(step)[name]) for name in table)
+    for name in table:
+        assert not torch.equal(one(0)[name], one(1)[name])
+        assert not torch.equal(one(0)[name], from_table(table, 4)(0)[name])
 
 
 def test_inputs_come_from_a_saved_file(tmp_path: Path) -> None:

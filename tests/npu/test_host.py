@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from nursery import command
 
 from tests.npu.place import ROOT
 from tests.npu.results import visible
@@ -36,8 +37,10 @@ def test_who_chose_a_device_has_one(name: str, monkeypatch: pytest.MonkeyPatch) 
 def test_a_visible_device_on_which_nothing_runs_is_red_at_once(tmp_path: Path) -> None:
     file = tmp_path / "result.json"
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-m", "npu", "tests/npu/test_claims.py",
-         "--npu-result", str(file), "--basetemp", str(tmp_path / "pt")],
+        command(
+            str(Path(pytest.__file__).with_name("__main__.py")), "-p", "no:cacheprovider", "-m", "npu",
+            "tests/npu/test_claims.py", "--npu-result", str(file), "--basetemp", str(tmp_path / "pt"),
+        ),
         cwd=ROOT, capture_output=True, text=True, check=False,
         env={**os.environ, "ASCEND_RT_VISIBLE_DEVICES": "0", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
     )  # fmt: skip

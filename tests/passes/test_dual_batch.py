@@ -214,7 +214,7 @@ def _exists(name: str) -> bool:
     return any(hasattr(space, name) for space in (torch.ops.aten, torch.ops._c10d_functional))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(module=programs(size=14), dim=st.integers(0, 1))
 def test_random_graphs_that_write_and_draw_and_mix_keep_their_results(module: fx.GraphModule, dim: int) -> None:
     """Held to the promise by bits where the region says so; else `check=per_pass` compares within the dtype's table."""

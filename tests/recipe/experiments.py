@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 EXPERIMENTS: dict[str, list[str]] = {
     "mm_abs_sub": ["experiment=mm_abs_sub"],
     "decode": [
@@ -95,3 +97,11 @@ OTHER_VERSIONS: dict[str, list[str]] = {
     ],
 }
 """Scripts for a torch_npu on which nothing is executed here."""
+
+
+@cache
+def ejected(name: str) -> str:
+    """The script of one of them."""
+    from npucompose.recipe import eject
+
+    return eject(*{**EXPERIMENTS, **OTHER_VERSIONS}[name])

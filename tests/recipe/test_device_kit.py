@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import ast
+import importlib.util
 import json
 import os
 import subprocess
 import sys
 from importlib.resources import files
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from nursery import command
 from targets.npu_offline.needs import offline
 
 from npucompose.cli import main
-from npucompose.targets.npu_offline.simulator import ALLOWED
+from npucompose.targets import TARGETS
 
 SIMULATED = Path(__file__).parent / "simulated"
 MODEL = """
@@ -42,6 +45,9 @@ strict: 'off'
 """
 
 
+pytestmark = pytest.mark.usefixtures("warm_workers")
+
+
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
@@ -49,21 +55,44 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+def environment() -> dict[str, str]:
+    """With the simulated runtime where the host has its torch_npu."""
+    path = os.pathsep.join([str(SIMULATED), *filter(None, sys.path)])
+    return {**os.environ, **TARGETS.get("npu_offline")().environment(), "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
+
+
 def run_there(kit: Path, *words: str) -> tuple[int, dict[str, Any], str]:
-    """`python run_kit.py`, with the simulated runtime where the host has its torch_npu."""
-    environment = {
-        **os.environ,
-        "PYTHONPATH": os.pathsep.join([str(SIMULATED), *filter(None, sys.path)]),
-        "TORCH_DEVICE_BACKEND_AUTOLOAD": "0",
-        ALLOWED: "1",
-        "OMP_NUM_THREADS": "1",
-    }
+    """`python run_kit.py`."""
     done = subprocess.run(
         [sys.executable, "run_kit.py", "--device", "cpu", *words],
-        cwd=kit, env=environment, capture_output=True, text=True, check=False,
+        cwd=kit, env=environment(), capture_output=True, text=True, check=False,
     )  # fmt: skip
+    return done.returncode, left_in(kit), done.stdout + done.stderr
+
+
+def run_warm(kit: Path, *words: str) -> tuple[int, dict[str, Any], str]:
+    """The same program here, each of its looks forked from a process that has torch."""
+    spec = importlib.util.spec_from_file_location("run_kit_of_a_kit", kit / "run_kit.py")
+    assert spec is not None
+    assert spec.loader is not None
+    program = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(program)
+
+    def look(python: list[str], **options: Any) -> subprocess.CompletedProcess[str]:
+        assert python[0] == sys.executable
+        return subprocess.run(command(*python[1:], environment=environment()), env=environment(), **options)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(program, "subprocess", SimpleNamespace(run=look))
+        patch.setattr(sys, "argv", ["run_kit.py", "--device", "cpu", *words])
+        patch.chdir(kit)
+        status = program.main()
+    return status, left_in(kit), ""
+
+
+def left_in(kit: Path) -> dict[str, Any]:
     file = kit / "results.json"
-    return done.returncode, json.loads(file.read_text()) if file.is_file() else {}, done.stdout + done.stderr
+    return json.loads(file.read_text()) if file.is_file() else {}
 
 
 def verdicts(results: dict[str, Any]) -> dict[str, str]:
@@ -93,7 +122,8 @@ def test_an_option_without_effect_is_told_from_one_that_acts(here: Path) -> None
 
 
 @offline
-def test_from_a_recipe_to_a_host_and_back(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("run", [run_warm, pytest.param(run_there, marks=pytest.mark.slow)])
+def test_from_a_recipe_to_a_host_and_back(here: Path, capsys: pytest.CaptureFixture[str], run: Any) -> None:
     (here / "mine.yaml").write_text(RECIPE)
     assert main(["device-kit", "mine.yaml", "target=npu_offline", "--out", "kit"]) == 0
     assert "python3 kit/run_kit.py" in capsys.readouterr().out
@@ -106,7 +136,7 @@ def test_from_a_recipe_to_a_host_and_back(here: Path, capsys: pytest.CaptureFixt
     )
 
     (kit / "my_model.py").write_text(MODEL)
-    status, results, output = run_there(kit)
+    status, results, output = run(kit)
     assert status == 0, output
     assert set(verdicts(results).values()) == {"proven"}, output
     assert [row["acted"] for row in results["options"]] == ["seen"]

@@ -33,7 +33,7 @@ from npucompose.targets.null_device import NullDevice
 from npucompose.targets.torchair.config import node_filter
 from npucompose.vendor.versions import genuine_tree
 from npucompose.version import __version__
-from tests.recipe.experiments import EXPERIMENTS, OTHER_VERSIONS
+from tests.recipe.experiments import EXPERIMENTS, OTHER_VERSIONS, ejected
 from tests.recipe.fakes import events_source, executed, installed
 from tests.sample_graphs import CAN, mm_abs_sub, traced
 
@@ -53,7 +53,7 @@ torch.fx.Interpreter(torch.fx.GraphModule(torch.nn.Module(), graph)).run()
 
 @pytest.fixture(scope="module")
 def scripts() -> dict[str, str]:
-    return {name: eject(*overrides) for name, overrides in {**EXPERIMENTS, **OTHER_VERSIONS}.items()}
+    return {name: ejected(name) for name in (*EXPERIMENTS, *OTHER_VERSIONS)}
 
 
 @pytest.mark.parametrize("name", [*EXPERIMENTS, *OTHER_VERSIONS])

@@ -16,14 +16,14 @@ from npucompose.recipe import eject, header, import_script
 from npucompose.recipe.ejected import Parts, text
 from npucompose.schema.experiment import Experiment, Shapes
 from npucompose.vendor.compiler import LEAVES, CompilerOptions
-from tests.recipe.experiments import EXPERIMENTS, OTHER_VERSIONS
+from tests.recipe.experiments import EXPERIMENTS, OTHER_VERSIONS, ejected
 from tests.recipe.importing import compiler, experiment_of, experiments
 
 
 @pytest.mark.parametrize("name", [*EXPERIMENTS, *OTHER_VERSIONS])
 def test_an_ejected_script_comes_back_as_the_same_experiment(name: str, tmp_path: Path) -> None:
     overrides = {**EXPERIMENTS, **OTHER_VERSIONS}[name]
-    imported = import_script(eject(*overrides))
+    imported = import_script(ejected(name))
     before = api.checked(overrides).experiment
     assert imported.unread == ()
     after = experiment_of(imported, tmp_path)
@@ -38,7 +38,7 @@ def test_adaptation_rules_travel_in_the_recipe_of_a_script(tmp_path: Path) -> No
 
 
 def test_without_its_recipe_a_script_for_another_version_needs_to_be_told_which(tmp_path: Path) -> None:
-    script = eject(*OTHER_VERSIONS["nested"])
+    script = ejected("nested")
     bare = "\n".join(line for line in script.splitlines() if not line.startswith("#"))
     assert any("has no such option" in line.why for line in import_script(bare).unread)
     experiment = experiment_of(import_script(bare, torch_npu_version="2.8.0"), tmp_path)
@@ -48,7 +48,7 @@ def test_without_its_recipe_a_script_for_another_version_needs_to_be_told_which(
 
 
 def test_the_code_counts_where_it_was_changed_after_ejecting(tmp_path: Path) -> None:
-    script = eject(*EXPERIMENTS["sink"]).replace('oo_level = "O1"', "oo_constant_folding = False")
+    script = ejected("sink").replace('oo_level = "O1"', "oo_constant_folding = False")
     imported = import_script(script.replace("dynamic=False", "dynamic=True"))
     experiment = experiment_of(imported, tmp_path)
     assert experiment.compiler["ge_config.oo_level"] == "O3"

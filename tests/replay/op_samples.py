@@ -13,7 +13,7 @@ import sys
 import types
 import unittest
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -30,10 +30,10 @@ if importlib.util.find_spec("expecttest") is None:
     stand_in: Any = types.ModuleType("expecttest")
     stand_in.TestCase = unittest.TestCase
     sys.modules["expecttest"] = stand_in
-from torch.testing._internal.common_methods_invocations import op_db
+from torch.testing._internal import common_methods_invocations
 
 OK = "ok"
-BY_NAME = {op.formatted_name: op for op in op_db}
+BY_NAME = {op.formatted_name: op for op in common_methods_invocations.op_db}
 
 Call = tuple[list[torch.Tensor], Callable[..., Any]]
 """The tensors of one sample, and the operator as a function of them."""
@@ -49,17 +49,17 @@ def verdict(name: str, executor: ExecutorName = "native") -> str:
     try:
         calls = _calls(op)
     except Exception as error:  # noqa: BLE001 - a sample that torch itself cannot make is a reason to write down
-        return f"no sample: {_line(error)}"
+        return f"no sample: {line_of(error)}"
     if calls is None:
         return "no sample: none has a tensor input and the same signature under three seeds"
     try:
         graph = _traced(*calls[0])
     except Exception as error:  # noqa: BLE001 - see above
-        return f"not traceable: {_line(error)}"
+        return f"not traceable: {line_of(error)}"
     try:
         captured = CapturedGraph.capture(graph, calls[0][0], executor=executor)
     except NpuComposeError as error:
-        return f"refused: {_line(error)}"
+        return f"refused: {line_of(error)}"
     for seed, (tensors, function) in ((42, call) for call in calls[1:]):
         problem = _compare(captured, graph, tensors, function, seed)
         if problem:
@@ -75,19 +75,19 @@ def _compare(
         torch.default_generator.manual_seed(seed)
         expected = [*tree_flatten(function(*theirs))[0], *theirs]
     except Exception as error:  # noqa: BLE001 - see above
-        return f"no sample: eager fails on other values: {_line(error)}"
+        return f"no sample: eager fails on other values: {line_of(error)}"
     torch.default_generator.manual_seed(seed)
     try:
         got = [*captured.replay(*mine), *mine]
     except NpuComposeError as error:
-        return f"refused: {_line(error)}"
-    if _equal(got, expected):
+        return f"refused: {line_of(error)}"
+    if equal(got, expected):
         return ""
     torch.default_generator.manual_seed(seed)
     as_traced = [*graph(*traced), *traced]
-    if _equal(got, as_traced):
+    if equal(got, as_traced):
         return "eager differs: the traced graph, run without capture, gives other bits than the operator too"
-    if not _equal(as_traced, expected) or not _repeatable(function, tensors, seed):
+    if not equal(as_traced, expected) or not _repeatable(function, tensors, seed):
         return "eager differs: the operator gives other bits each time"
     return "WRONG: replay differs from eager"
 
@@ -97,10 +97,10 @@ def _repeatable(function: Callable[..., Any], tensors: list[torch.Tensor], seed:
     for _ in range(2):
         torch.default_generator.manual_seed(seed)
         runs.append(tree_flatten(function(*(t.clone() for t in tensors)))[0])
-    return _equal(*runs)
+    return equal(*runs)
 
 
-def _equal(got: Sequence[Any], expected: Sequence[Any]) -> bool:
+def equal(got: Sequence[Any], expected: Sequence[Any]) -> bool:
     if len(got) != len(expected):
         return False
     for a, b in zip(got, expected, strict=True):
@@ -115,18 +115,23 @@ def _equal(got: Sequence[Any], expected: Sequence[Any]) -> bool:
 
 
 def _calls(op: Any) -> list[Call] | None:
-    """The same sample under three seeds: the first whose tensors have the same forms and whose rest is equal."""
+    """The first sample in float32 that has numbers in it."""
+    found = families(op, torch.float32, 8)
+    return next((calls for calls in found if any(tensor.numel() for tensor in calls[0][0])), None)
+
+
+def families(op: Any, dtype: torch.dtype, most: int, seeds: int = 3) -> Iterator[list[Call]]:
+    """Of the first samples of an operator those that have one form under all seeds, each under these seeds: tensors of
+    the same forms with other values, and everything else is equal."""
     generators = []
-    for seed in range(3):
+    for seed in range(seeds):
         torch.default_generator.manual_seed(seed)
-        generators.append(list(itertools.islice(op.sample_inputs("cpu", torch.float32, requires_grad=False), 8)))
+        generators.append(list(itertools.islice(op.sample_inputs("cpu", dtype, requires_grad=False), most)))
     for samples in zip(*generators, strict=False):
         leaves = [tree_flatten((s.input, s.args, s.kwargs)) for s in samples]
         forms = {(str(spec), tuple(_form(leaf) for leaf in flat)) for flat, spec in leaves}
-        calls = [call_of(op, flat, spec) for flat, spec in leaves]
-        if len(forms) == 1 and any(t.numel() for t in calls[0][0]):
-            return calls
-    return None
+        if len(forms) == 1:
+            yield [call_of(op, flat, spec) for flat, spec in leaves]
 
 
 def _form(leaf: Any) -> Any:
@@ -160,7 +165,7 @@ def _traced(tensors: list[torch.Tensor], function: Callable[..., Any]) -> torch.
         return make_fx(torch.func.functionalize(flat, remove="mutations"))(*copies)
 
 
-def _line(error: BaseException) -> str:
+def line_of(error: BaseException) -> str:
     text = " ".join(f"{type(error).__name__}: {error}".split())
     return re.sub(r"0x[0-9a-f]+", "…", text)[:110].rstrip()
 

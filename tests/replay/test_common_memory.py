@@ -125,7 +125,7 @@ def chain(made: Sequence[Any], values: Sequence[torch.Tensor], run: Any) -> list
     return outputs
 
 
-@settings(deadline=None, max_examples=20)
+@settings(deadline=None, max_examples=12)
 @given(st.lists(programs(), min_size=2, max_size=4), st.sampled_from(["native", "torchscript", "python"]))
 def test_random_sets_of_graphs_that_feed_each_other_have_eagers_bits(made: list[Any], executor: Any) -> None:
     arena = Arena()

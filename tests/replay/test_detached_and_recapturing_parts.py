@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -13,6 +14,10 @@ from npucompose.errors import SignatureError
 from npucompose.replay.front.arguments import DetachError
 from npucompose.replay.front.detached import DetachedHandle, Recapturing, call_mode, detach, detach_call, modules_of
 from npucompose.replay.interface import SeenCall, note
+
+OpaqueBase: Any = object
+with suppress(ImportError):  # before torch 2.11 there is none
+    from torch._opaque_base import OpaqueBase
 
 
 class Replays:
@@ -445,3 +450,34 @@ def test_an_error_of_the_call_itself_comes_out() -> None:
 
     with pytest.raises(DetachError, match="the model's own"):
         Recapturing(fails)(x())
+
+
+@pytest.mark.skipif(not hasattr(torch._library, "opaque_object"), reason="opaque values came with torch 2.10")
+def test_an_opaque_value_is_the_same_argument_as_an_equal_one() -> None:
+    """Torch guards on such a value by ==; who calls may make a new object each time (vLLM's names of layers)."""
+    from torch._library.opaque_object import is_opaque_type, register_opaque_type
+
+    if not is_opaque_type(Layer):
+        register_opaque_type(Layer, typ="value")
+    given, result = x(), x(2)
+    handle, recording = handle_of([given], [result], (given, Layer("a")), result, lambda t: [t + 1])
+    assert torch.equal(handle(x(5), Layer("a")), x(6))
+    with pytest.raises(SignatureError, match="as argument 1"):
+        handle(x(5), Layer("b"))
+    assert len(recording.given) == 1
+
+
+class Layer(OpaqueBase):
+    """A value that torch does not look into."""
+
+    def __init__(self, value: str) -> None:
+        self.value = value
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Layer) and self.value == other.value
+
+    def __hash__(self) -> int:
+        return hash(self.value)
+
+    def __fx_repr__(self) -> tuple[str, dict[str, Any]]:
+        return f"Layer({self.value!r})", {"Layer": Layer}

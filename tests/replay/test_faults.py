@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from nursery import command
 
 from npucompose.errors import CaptureError, SignatureError
 from npucompose.replay.captured_graph import CapturedGraph
 from tests.replay.capturing import traced
 
 EXECUTORS = ("native", "torchscript", "python")
+OUT_OF_MEMORY = Path(__file__).with_name("out_of_memory.py")
 
 
 @pytest.mark.parametrize("executor", EXECUTORS)
@@ -100,50 +104,12 @@ def test_an_input_that_was_resized_or_laid_out_anew_is_refused(executor: Any) ->
         assert torch.equal(captured.replay(x, y)[0], kept)
 
 
-OUT_OF_MEMORY = """
-import gc, resource, sys, torch
-from npucompose.errors import CaptureError
-from npucompose.replay.captured_graph import CapturedGraph
-from npucompose.replay.front.graph_cache import GraphCache
-from tests.replay.capturing import request, traced
-
-executor = sys.argv[1]
-torch.set_num_threads(1)  # OpenMP ends the process where there is no memory for its threads
-SIZE = 1 << 23  # numbers: 32 megabytes for each buffer
-def model(x): return (((x * 2).exp() + x).sin() * x, x + 1)
-module = traced(model, torch.randn(8))
-x, small = torch.randn(SIZE), torch.randn(8)
-CapturedGraph.capture(module, [small], executor=executor)
-pages = lambda field: int(open("/proc/self/statm").read().split()[field]) * resource.getpagesize()
-reserved, used = lambda: pages(0), lambda: pages(5)  # a failing malloc reserves another arena, which it does not use
-cache = GraphCache(request(module), capture_limit=4, executor=executor)
-gc.collect()
-free, before, buffers = reserved(), used(), 0.5
-while True:  # one buffer more each time, so that memory runs out at another moment
-    resource.setrlimit(resource.RLIMIT_AS, (free + int(buffers * 4 * SIZE), resource.RLIM_INFINITY))
-    try:
-        cache([x])
-        break
-    except CaptureError as error:
-        print("refused:", error)
-    gc.collect()
-    resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
-    kept = (used() - before) >> 20
-    assert kept < 16, f"{kept} MB kept after {buffers} buffers"
-    assert not cache.captured and not cache.arena.slabs() and gc.isenabled()
-    same = torch.equal(cache([small])[0], model(small)[0])
-    assert same
-    cache.clear()
-    cache.last = None
-    buffers += 1
-resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
-print(all(map(torch.equal, cache([x]), model(x))), buffers)
-"""
-
-
 @pytest.mark.parametrize("executor", ["native", pytest.param("torchscript", marks=pytest.mark.slow)])
 def test_a_capture_without_memory_says_so_and_keeps_nothing_whenever_it_runs_out(executor: str) -> None:
-    done = subprocess.run([sys.executable, "-c", OUT_OF_MEMORY, executor], capture_output=True, text=True, check=False)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    done = subprocess.run(
+        command(str(OUT_OF_MEMORY), executor), env=environment, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr
     *refusals, right = done.stdout.splitlines()
     assert len(refusals) >= 3, done.stdout

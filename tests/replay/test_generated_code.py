@@ -14,6 +14,7 @@ import pytest
 import torch
 from torch import fx
 
+from npucompose.errors import CaptureError
 from npucompose.ops.generated import GeneratedKernel, known
 from npucompose.replay.capture.generated import Observer
 from npucompose.replay.captured_graph import CapturedGraph
@@ -21,6 +22,7 @@ from npucompose.replay.front.detached import DetachError, detach_call
 from npucompose.replay.front.generated_cache import GeneratedCache
 from npucompose.replay.gate import Refused
 from npucompose.replay.interface import LowerRequest
+from npucompose.schema.experiment import Partial
 from npucompose.vendor.compiler import CompilerOptions
 from tests.replay.capturing import same
 
@@ -84,8 +86,8 @@ def request() -> LowerRequest:
     )
 
 
-def cached(code: Code | str, compiled: Callable[[list[Any]], Any]) -> GeneratedCache:
-    return GeneratedCache(request(), compiled, code, capture_limit=8, when_new="at_once")
+def cached(code: Code | str, compiled: Callable[[list[Any]], Any], partial: Partial = "cut") -> GeneratedCache:
+    return GeneratedCache(request(), compiled, code, capture_limit=8, when_new="at_once", partial=partial)
 
 
 def copied(x: torch.Tensor, observer: Observer) -> torch.Tensor:
@@ -224,6 +226,26 @@ def test_code_that_cannot_be_read_is_never_recorded():
     cache = cached("its code is in another language", lambda given: [given[0] + 1])
     assert same(cache([torch.ones(2)]), [torch.full((2,), 2.0)])
     assert cache.partition().outside[0].reason == "its code is in another language"
+
+
+def test_with_refuse_what_cannot_be_recorded_is_an_error():
+    def body(inputs: list[Any], observer: Observer) -> Sequence[Any]:
+        inputs[0].add_(1)
+        return [inputs[0].sum().item()]
+
+    def never(given: list[Any]) -> list[Any]:
+        raise AssertionError("called as it was made")
+
+    with pytest.raises(CaptureError, match=r"in another language\. compile\.partial=cut calls it as it is"):
+        cached("its code is in another language", never, "refuse")
+    cache, x = cached(Code(body), never, "refuse"), torch.ones(4)
+    for _ in range(2):
+        with pytest.raises(Refused, match=r"cannot capture aten\._local_scalar_dense"):
+            cache([x])
+    assert bool(x.eq(1).all())
+    recorded = cached(CHAIN, never, "refuse")
+    assert same(recorded([torch.ones(4, 4)]), by_itself(CHAIN, torch.ones(4, 4)))
+    assert recorded.statistics.captures == 1
 
 
 def test_an_error_of_the_code_is_the_callers():

@@ -12,7 +12,7 @@ from torch import fx
 
 from npucompose.replay.executor import trial as trials
 from npucompose.replay.executor.native import Native
-from npucompose.replay.executor.trial import PlanTrial, Way, _quantile, _Race, _untriable
+from npucompose.replay.executor.trial import PlanTrial, Way, _quantile, _Race, _too_long, why_untriable
 from npucompose.replay.operands import layout_of
 from npucompose.replay.plan import Plan, PlanSlot, Root, Step
 from npucompose.results.streams import TrialRequest, TrialVerdict
@@ -82,7 +82,7 @@ def test_a_quantile_is_of_the_times_in_their_order_and_in_microseconds(share: fl
 )
 def test_what_is_not_tried_is_told(plan: Plan, before: set[int], overlapping: set[int], words: str) -> None:
     copies = {index: torch.ones(2) for index in before}
-    told = _untriable(plan, copies, frozenset(overlapping), TRIAL)
+    told = why_untriable(plan, copies, frozenset(overlapping))
     assert words in told
     assert bool(words) == bool(told)
 
@@ -90,7 +90,7 @@ def test_what_is_not_tried_is_told(plan: Plan, before: set[int], overlapping: se
 @pytest.mark.parametrize(("serial_us", "tried"), [(None, True), (50_000.0, True), (50_001.0, False)])
 def test_a_replay_that_takes_longer_than_the_trial_may_is_not_tried(serial_us: float | None, tried: bool) -> None:
     asked = TrialRequest(ms=50, min_gain=0.02, predicted_us=1.0, predicted_serial_us=serial_us)
-    assert (not _untriable(plan_of(RELU), {}, frozenset(), asked)) is tried
+    assert (not _too_long(asked)) is tried
 
 
 # -- what is copied before the call

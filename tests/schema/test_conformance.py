@@ -72,6 +72,7 @@ def without(leaves: Sequence[Any], path: str) -> tuple[Any, ...]:
     return tuple(leaf for leaf in leaves if leaf.path != path)
 
 
+@pytest.mark.usefixtures("warm_readers")
 def test_a_wheel_whose_classes_were_altered_is_noticed(torch_npu_tree: Path, tmp_path: Path):
     """Live: a leaf, a default, an allowed value and a range changed in a copy of the wheel's own source."""
     configs = with_own_configs(torch_npu_tree, tmp_path)

@@ -6,17 +6,18 @@ from hypothesis import HealthCheck, settings
 
 from tests.semantics.harness import Verdict, run, verdict
 from tests.semantics.programs import Program
-from tests.semantics.ways import as_traced
+from tests.semantics.ways import as_traced, by_inductor
 
 SETTINGS = settings(deadline=None, database=None, suppress_health_check=list(HealthCheck))
 
 
 def judged(program: Program) -> Verdict:
-    """The verdict; a refusal of something that aot_eager runs is as wrong as a wrong number."""
+    """The verdict; a refusal of something that aot_eager, or torch's Inductor, runs is as wrong as a wrong number."""
     row = program.row()
     found = verdict(row, program.way)
-    if found.kind == "refused" and run(row, as_traced).refusal is None:
-        return Verdict("wrong", f"refused, and aot_eager runs it: {found.words}")
+    torchs, name = (by_inductor, "Inductor") if program.way.fuses else (as_traced, "aot_eager")
+    if found.kind == "refused" and run(row, torchs).refusal is None:
+        return Verdict("wrong", f"refused, and {name} runs it: {found.words}")
     return found
 
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from attrs import frozen
+from attrs import evolve, frozen
 from hypothesis import strategies as st
 
 from tests.semantics.harness import CALLS
@@ -71,11 +71,17 @@ CHANGES = (
 AT_ONCE = ("target.when_new=at_once",)
 """Every call after the first of a shape is a replay."""
 SIZES = ((3,), (3,), (2, 3), (3, 3, 5, 5, 3), (4, 1, 4))
-WAYS = (
+NAMED = (
     *("backend-reduce-overhead-native",) * 2,
     "compile-reduce-overhead-native",
     "backend-reduce-overhead-portable",
     "compile-reduce-overhead-portable",
+)
+WAYS = tuple(BY_ID[name] for name in NAMED)
+UNTIMED = ("inductor.max_autotune=null",)
+"""What is timed is not looked at, and timing it takes longest."""
+FUSED_WAYS = tuple(
+    evolve(BY_ID[name], more=(*AT_ONCE, *UNTIMED)) for name in ("backend-max-autotune", "compile-max-autotune")
 )
 
 
@@ -129,7 +135,7 @@ class _Body:
 
 
 @st.composite
-def programs(draw: Any) -> Program:
+def programs(draw: Any, ways: Sequence[Way] = WAYS) -> Program:
     """Most are whole functions that are compiled; in some only the helpers are, or both."""
     parallel = draw(st.integers(0, 7)) == 7
     count = draw(st.integers(1, 2))
@@ -151,7 +157,7 @@ def programs(draw: Any) -> Program:
         lines.append("    main = compiled(main)")
     lines += ["", "    def call(x, y):", *_indented(_driver(draw, parallel), 8), "    return call, state", ""]
     sizes = draw(st.sampled_from(SIZES))
-    return Program("\n".join(lines), sizes, BY_ID[draw(st.sampled_from(WAYS))])
+    return Program("\n".join(lines), sizes, draw(st.sampled_from(ways)))
 
 
 def _helper(draw: Any, *, alone: bool) -> list[str]:

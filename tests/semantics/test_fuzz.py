@@ -15,7 +15,7 @@ PLAINLY = settings(SETTINGS, phases=[Phase.generate])
 
 
 @seed(14)
-@settings(PLAINLY, max_examples=10)
+@settings(PLAINLY, max_examples=5)
 @given(program=programs())
 def test_a_random_program_does_what_eager_does(program: Program):
     assert complaint(program) is None

@@ -24,7 +24,9 @@ class Way:
     front: Front
     mode: Mode
     executor: Literal["native", "portable"] | None = None
-    """None where nothing is replayed."""
+    """None where the target chooses."""
+    more: tuple[str, ...] = ()
+    """Choices beside those of the mode and of the row."""
 
     @property
     def id(self) -> str:
@@ -41,8 +43,9 @@ class Way:
 
     def choices(self, row: Row) -> list[str]:
         if self.fuses:  # without the second choice Inductor draws random numbers of its own
-            return [f"mode={self.mode}", "inductor.fallback_random=true", *row.overrides]
-        return [f"mode={self.mode}", f"target.executor={self.executor}", *row.overrides, *row.recording]
+            return [f"mode={self.mode}", "inductor.fallback_random=true", *row.overrides, *self.more]
+        of_replays = (f"target.executor={self.executor}", *row.overrides, *row.recording, *self.more)
+        return [f"mode={self.mode}", *of_replays]
 
     def __call__(self, row: Row) -> Callable[[Any], Any]:
         choices = self.choices(row)

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
-from nursery import command
 
 from npucompose.compose.tree import compose
 from npucompose.sinking.verdicts import BY_PATH
+from tests.npu.place import ROOT, process
 from tests.sinking.asked import asked
 from tests.targets.npu_offline.needs import offline
 
-ROOT = Path(__file__).resolve().parents[2]
 OPERATORS = {
     "fia": ("FusedInferAttentionScore", "actual_seq_lengths_kv"),
     "ifa": ("IncreFlashAttention", "actual_seq_lengths"),
@@ -52,10 +50,8 @@ RUNS = [
 @offline
 @pytest.mark.parametrize(("path", "op"), RUNS)
 def test_a_preset_is_proven_by_the_genuine_torchair(path: int, op: str, tmp_path: Path) -> None:
-    done = subprocess.run(
-        command("run.py", f"experiment=fa_path{path}", f"model.op={op}", "hydra.run.dir=run"),
-        cwd=tmp_path, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    chosen = (f"experiment=fa_path{path}", f"model.op={op}", "hydra.run.dir=run")
+    done = process("npu_offline", ROOT / "run.py", *chosen, folder=tmp_path)
     assert done.returncode == 0, done.stderr + done.stdout
     report: dict[str, Any] = json.loads((tmp_path / "run" / "report.json").read_text())
     sinking, *verdicts = report["sinking"], *TABLE[path]

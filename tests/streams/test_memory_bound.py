@@ -21,13 +21,13 @@ from npucompose.errors import CaptureError, PlanError
 from npucompose.replay.captured_graph import CapturedGraph
 from npucompose.replay.operands import same_bytes
 from npucompose.replay.plan import Workers
-from npucompose.schema.sizes import MemoryBound
+from npucompose.schema.sizes import MemoryBound, as_bytes
 from npucompose.schema.streams import Match, PlanEntry, Streams
 from npucompose.streams import apply, decision_of, plan_of, validate
 from npucompose.streams.assignment import candidates
-from npucompose.streams.bounded import bounded, budget_of
+from npucompose.streams.bounded import _pool, bounded, budget_of
 from npucompose.streams.events import fewest_events
-from npucompose.streams.memory import Life, footprint, least_memory, placed, serialised
+from npucompose.streams.memory import Life, _MemoryWalk, footprint, least_memory, placed, serialised
 from npucompose.streams.pool import interference
 from npucompose.streams.problem import Problem, ScheduledPlan, schedule
 from npucompose.vendor.devices import cpu
@@ -82,6 +82,22 @@ def test_a_kernel_waits_for_readers_of_older_results_until_it_fits() -> None:
     free = serialised(order, streams, [], beside, apart=False, budget=256)
     assert free is not None
     assert list(free.added) == []
+
+
+def test_where_each_stream_has_a_pool_a_kernel_waits_for_readers_of_its_own_pool_alone() -> None:
+    """Kernel 4 needs the memory of 2, which 3 reads on the other stream; 1 reads what lies in the other pool."""
+    lives = [Life(0, 64, [1]), Life(2, 64, [3]), Life(4, 64, [])]
+    found = _MemoryWalk([0, 1, 2, 3, 4], [0, 0, 1, 0, 1], [(2, 3)], lives, True, [64, 64]).run()
+    assert found is not None
+    assert (found.nbytes, found.added) == (128, [(3, 4)])
+
+
+def test_what_is_returned_does_not_count_when_an_order_of_least_memory_is_looked_for() -> None:
+    lives = [Life(0, 64, [2]), Life(1, 640, None), Life(2, 64, None)]
+    assert least_memory([[2], [], []], lives) == [1, 0, 2]
+    assert least_memory([[1], [], [3], []], [Life(n, 64, [n + 1] if n % 2 == 0 else None) for n in range(4)]) == [
+        0, 1, 2, 3,
+    ]  # fmt: skip
 
 
 def test_the_order_of_least_memory_ends_what_it_began() -> None:
@@ -194,9 +210,12 @@ def test_without_a_bound_plans_are_as_they_were() -> None:
 
 def test_a_bound_that_nothing_keeps_is_refused_with_what_one_stream_takes() -> None:
     problem, free = of_random_graph(3, "100B")
-    with pytest.raises(
-        PlanError, match=r"max_memory=100B is less .* on one stream: .* take \d+ B in its own .*memory\]"
-    ):
+    count = len(problem.kernels)
+    orders = (range(count), least_memory(problem.then, problem.lives))
+    own, best = (as_bytes(_pool(schedule(problem, [0] * count, ranked))) for ranked in orders)
+    assert own != best
+    words = rf"max_memory=100B is less .* on one stream: .* take {own} in its own order and {best} in .*memory\]"
+    with pytest.raises(PlanError, match=words):
         bounded(problem, free)
 
 

@@ -14,9 +14,9 @@ from torch import nn
 from torch._inductor import config as inductor_config
 
 import npucompose
-from npucompose.targets import inductor
+from npucompose.targets import inductor, linears
 
-FUSED = ("mode=max-autotune", "inductor.max_autotune=null")
+FUSED = ("mode=max-autotune", "inductor.max_autotune=null", "target.measuring=never")
 """Without timing kernels: these claims are not about speed."""
 
 
@@ -50,15 +50,15 @@ def compiled(model: nn.Module, *overrides: str) -> tuple[Any, torch.Tensor]:
 
 
 def frozen_graphs(monkeypatch: pytest.MonkeyPatch) -> list[torch.fx.GraphModule]:
-    """What `inductor.choose_linears` is given while this test runs."""
+    """What `linears.choose_linears` is given while this test runs."""
     seen: list[torch.fx.GraphModule] = []
-    choose = inductor.choose_linears
+    choose = linears.choose_linears
 
-    def listening(graph_module: torch.fx.GraphModule, library: Any = "auto") -> int:
+    def listening(graph_module: torch.fx.GraphModule, **how: Any) -> int:
         seen.append(graph_module)
-        return choose(graph_module, library)
+        return choose(graph_module, **how)
 
-    monkeypatch.setattr(inductor, "choose_linears", listening)
+    monkeypatch.setattr(linears, "choose_linears", listening)
     return seen
 
 
@@ -85,7 +85,7 @@ def test_passes_see_the_graph_before_weights_are_packed(model: nn.Module, monkey
     assert compilation.passes[0].matches == 1
     assert "aten.addmm" in compilation.before.text
     assert "mkl" not in compilation.text_after
-    assert len(inductor.linears(frozen[0])) == 2, "and Inductor packs what the passes left"
+    assert len(linears.linears(frozen[0])) == 2, "and Inductor packs what the passes left"
 
 
 def test_a_hook_that_is_called_twice_rewrites_its_graph_once(model: nn.Module, monkeypatch: pytest.MonkeyPatch):
@@ -132,15 +132,15 @@ def test_either_library_gives_the_model_s_results_and_its_state(model: nn.Module
 
 def test_constants_that_nobody_uses_are_let_go(model: nn.Module, monkeypatch: pytest.MonkeyPatch):
     """MKL's packed weights are as large as the model."""
-    choose, moves = inductor.choose_linears, []
+    choose, moves = linears.choose_linears, []
 
-    def counting(graph_module: torch.fx.GraphModule, library: Any = "auto") -> int:
-        moves.append(choose(graph_module, library))
+    def counting(graph_module: torch.fx.GraphModule, **how: Any) -> int:
+        moves.append(choose(graph_module, **how))
         named = {node.target for node in graph_module.graph.nodes if node.op == "get_attr"}
         assert {name for name, _ in graph_module.named_buffers()} <= named
         return moves[-1]
 
-    monkeypatch.setattr(inductor, "choose_linears", counting)
+    monkeypatch.setattr(linears, "choose_linears", counting)
     compiled(model, "target.linear=onednn")
     assert moves == [2]
 
@@ -149,7 +149,7 @@ def test_a_product_by_onednn_takes_in_what_follows_it(model: nn.Module, monkeypa
     frozen = frozen_graphs(monkeypatch)
     compiled(model, "target.linear=onednn")
     targets = [str(node.target) for node in frozen[0].graph.nodes]
-    assert inductor.linears(frozen[0]) == []
+    assert linears.linears(frozen[0]) == []
     assert any("mkldnn._linear_pointwise" in target for target in targets)
     assert not any("relu" in target for target in targets)
 
@@ -159,17 +159,19 @@ def test_auto_moves_what_is_faster_and_nothing_else(
     model: nn.Module, monkeypatch: pytest.MonkeyPatch, ratio: float, moved: int
 ):
     frozen = frozen_graphs(monkeypatch)
-    monkeypatch.setattr(inductor, "onednn_share", lambda alike, weights: ratio)
-    compiled(model)
-    assert 2 - len(inductor.linears(frozen[0])) == moved
+    monkeypatch.setattr(linears, "timed", lambda *_: {"mkl": [10.0] * 8, "onednn": [10.0 * ratio] * 8})
+    compiled(model, "target.measuring=always")
+    assert 2 - len(linears.linears(frozen[0])) == moved
 
 
 def test_a_trial_times_both_libraries_on_the_weights_themselves(model: nn.Module, monkeypatch: pytest.MonkeyPatch):
     frozen = frozen_graphs(monkeypatch)
     compiled(model, "target.linear=mkl")
-    (first, _) = inductor.linears(frozen[0])
+    (first, _) = linears.linears(frozen[0])
     weight = torch.ops.mkldnn._reorder_linear_weight(first.weight, first.rows)
-    assert 0.01 < inductor.onednn_share([first], [weight]) < 100
+    taken = linears.timed([first], [weight], 1.0)
+    assert len(taken["mkl"]) == len(taken["onednn"]) >= 5
+    assert min(*taken["mkl"], *taken["onednn"]) > 0
 
 
 def test_a_model_that_is_trained_keeps_its_weights(model: nn.Module, monkeypatch: pytest.MonkeyPatch):

@@ -62,6 +62,9 @@ class Locked:
     @staticmethod
     def from_report(ingredients: Ingredients, report: Report) -> Locked:
         experiment = {k: v for k, v in ingredients.values.items() if k not in EXCLUDED}
+        if kernels := {one.key: one.winner for graph in report.graphs for one in graph.winners}:
+            target = experiment["target"]
+            experiment["target"] = {**target, "kernels": {**target["kernels"], **kernels}}
         return Locked(
             configuration=digest(experiment),
             experiment=experiment,
@@ -76,6 +79,15 @@ class Locked:
                 expectations=report.expectations,
             ),
         )
+
+    def without_measured(self) -> Locked:
+        """The same with no kernel pinned that nobody but a measurement chose."""
+        target = self.experiment.get("target")
+        if not isinstance(target, Mapping) or "kernels" not in target:
+            return self
+        measured = {one.key for graph in self.graphs for one in graph.winners if one.by != "pinned"}
+        kernels = {key: value for key, value in target["kernels"].items() if key not in measured}
+        return attrs.evolve(self, experiment={**self.experiment, "target": {**target, "kernels": kernels}})
 
     def text(self) -> str:
         about = "# What was run and what came of it. `npucompose recipe verify` on another machine says what differs.\n"

@@ -8,7 +8,7 @@ import argparse
 import tempfile
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import attrs
 from attrs import frozen
@@ -29,10 +29,13 @@ from npucompose.table.structure import facts_of
 from npucompose.vendor.option_specs import shown
 from npucompose.version import __version__
 
+Kernels = Literal["locked", "measured"]
 DECIDING = ("configuration", "graphs", "numerics", "speedup", "expectations")
 """What has to agree. Another machine has another device and may have other versions: those are told."""
 ORIGIN = "recipe.lock.yaml"
 ORDER = "(order)"
+KERNELS = "target.kernels"
+"""What of a configuration only says what was chosen: compared as what was in fact chosen, apart."""
 
 
 @frozen(kw_only=True)
@@ -98,8 +101,10 @@ def _over(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
     return both | {name: value for name, value in below.items() if name not in above}
 
 
-def run_again(locked: Locked, *, trust: bool = False) -> Locked:
-    """The same experiment run here, with a store of its own so that nothing is taken from an earlier run."""
+def run_again(locked: Locked, *, trust: bool = False, kernels: Kernels = "locked") -> Locked:
+    """The same experiment run here, with a store of its own so that nothing is taken from an earlier run; computed by
+    the kernels that the recipe names, or by those that are chosen here."""
+    locked = locked if kernels == "locked" else locked.without_measured()
     job = job_of(locked, trust=trust)
     with tempfile.TemporaryDirectory(prefix="npucompose-verify-") as folder:
         return lock(job, store=Store(Path(folder)))
@@ -125,7 +130,7 @@ def compared(locked: Locked, here: Locked, *, tolerance: float) -> LockVerdict:
         if not (part == "graphs" and _lies_in(name, locked.lacks))
     ]
     return LockVerdict(
-        compared={part: len(values) for part, values in there.items()},
+        compared={part: len(values) for part, values in there.items() if values or here_now[part]},
         differences=(
             *differences,
             *_numerics(locked, here),
@@ -137,9 +142,11 @@ def compared(locked: Locked, here: Locked, *, tolerance: float) -> LockVerdict:
 
 def _parts(side: Locked) -> dict[str, dict[str, Any]]:
     experiment = {name: value for name, value in side.experiment.items() if name not in EXCLUDED}
+    graphs = {g.id: {name: value for name, value in facts_of(g).items() if name != "winners"} for g in side.graphs}
     return {
-        "configuration": dict(_leaves(experiment)),
-        "graphs": dict(_leaves({graph.id: facts_of(graph) for graph in side.graphs})),
+        "configuration": {n: v for n, v in _leaves(experiment) if not _lies_in(n, (KERNELS,))},
+        "kernels": {one.key: one.winner for graph in side.graphs for one in graph.winners},
+        "graphs": dict(_leaves(graphs)),
         "versions": dict(side.versions),
         "device": dict(side.device),
         "sources": dict(side.sources),
@@ -277,6 +284,9 @@ def judged(verdict: LockVerdict, locked: Locked, here: Locked, newer: Mapping[st
     if newer:
         lines += [f"newer than the recipe: {counted(len(newer), 'option')}, at the default of this version"]
         lines += [f"  {name}={_short(value)}" for name, value in newer.items()]
+    if others := [one for graph in here.graphs for one in graph.winners if one.here is not None]:
+        lines += [f"kernels of the recipe: {counted(len(others), 'choice')} that this machine would make otherwise"]
+        lines += [f"  {one.words}" for one in others]
     if facts := unjudged(locked, here):
         lines += [f"not judged: {counted(len(facts), 'fact')} that the version of the recipe did not know"]
         lines += [f"  {name}={_short(value)}" for name, value in facts.items()]
@@ -311,7 +321,10 @@ def act_verify(arguments: argparse.Namespace) -> int:
     locked = read(arguments.lock)
     if arguments.against and Path(arguments.against).suffix == ".json":
         return _against_a_device(locked, Path(arguments.against), trust=arguments.trust)
-    here = read(Path(arguments.against)) if arguments.against else run_again(locked, trust=arguments.trust)
+    if arguments.against:
+        here = read(Path(arguments.against))
+    else:
+        here = run_again(locked, trust=arguments.trust, kernels=arguments.kernels)
     wanted, found = (_comparable(side, trust=arguments.trust) for side in (locked, here))
     verdict = compared(wanted, found, tolerance=arguments.tolerance)
     print(judged(verdict, locked, here, newer(locked, wanted)), end="")

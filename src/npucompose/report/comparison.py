@@ -95,7 +95,8 @@ def facts(report: Report) -> tuple[Fact, ...]:
 
 def _graphs(report: Report) -> Iterator[tuple[str, Any]]:
     for graph in report.graphs:
-        yield from ((f"{graph.id}.{name}", value) for name, value in facts_of(graph).items())
+        yield from ((f"{graph.id}.{name}", value) for name, value in facts_of(graph).items() if name != "winners")
+        yield from ((f"{graph.id}.{one.key}", one.winner) for one in graph.winners)
     for one in report.passes:
         yield f"{one.graph or ''}.{one.name}.matches".lstrip("."), one.matches
     if report.streams is not None:

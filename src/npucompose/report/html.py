@@ -48,6 +48,7 @@ from npucompose.report.words import (
     value_words,
     variant_cells,
     why_untimed,
+    winner_words,
     written,
 )
 from npucompose.results.drawing import GraphDrawing
@@ -231,6 +232,7 @@ def _tables(report: Report) -> dict[str, Any]:
         "outside": [(graph, one.operator, one.reason, one.source) for graph, one in outside],
         "partition_words": partition_words(report),
         "overwrites_words": overwrites_words(report),
+        "winner_words": winner_words(report),
         "recompiles": [(r.compile_id, r.reason, r.call, r.avoid) for r in report.recompiles],
         "passes": [
             (p.name, p.stage, p.graph, p.matches, f"{p.nodes_before} → {p.nodes_after}", as_time(p.seconds * 1e6))

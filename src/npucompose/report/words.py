@@ -158,6 +158,11 @@ def partition_words(report: Report) -> list[str]:
     return [f"{name}: {found.words}" if len(report.graphs) > 1 else found.words for name, found in cut]
 
 
+def winner_words(report: Report) -> list[str]:
+    """Who computes what could be computed in several ways, a line each, however many graphs have it."""
+    return list(dict.fromkeys(one.words for graph in report.graphs for one in graph.winners))
+
+
 def overwrites_words(report: Report) -> list[str]:
     """Graphs that run several times in one call and overwrite what the earlier runs returned."""
     return [graph.overwrites.words(graph.id) for graph in report.graphs if graph.overwrites is not None]

@@ -26,6 +26,7 @@ from npucompose.results.measured import (
 )
 from npucompose.results.sinking import NpuFacts, SinkingFacts
 from npucompose.results.streams import Fallback, TrialVerdict
+from npucompose.results.winners import Winner
 from npucompose.schema.streams import Cost
 from npucompose.table.structure import facts_of, of_facts
 from npucompose.version import __version__
@@ -81,6 +82,8 @@ class GraphFacts:
     """What an NPU's compiler takes no graph for; said by targets that stand for one."""
     overwrites: Overwrites | None = None
     """Its runs in one call of the model, where each overwrites the results of the one before; else None."""
+    winners: tuple[Winner, ...] = ()
+    """Who computes what could be computed in several ways, and what was measured of each."""
 
 
 @frozen(kw_only=True)

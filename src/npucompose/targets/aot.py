@@ -7,6 +7,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from torch._dynamo.backends.common import aot_autograd
+from torch._functorch import config as functorch_config
 from torch._functorch._aot_autograd.utils import make_boxed_func
 from torch._guards import TracingContext
 
@@ -56,7 +57,14 @@ def through_aot(backend: Backend, graph_module: fx.GraphModule, example_inputs: 
         inference_compiler=inference,
         keep_inference_input_mutations=True,
     )
-    return compiler(graph_module, list(example_inputs))
+    return _uncached(compiler, graph_module, example_inputs)
+
+
+def _uncached(compiler: Any, graph_module: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
+    """AOTAutograd without its own cache, which takes Inductor's code and nothing else. Some who call a backend ask for
+    the cache around it (vLLM)."""
+    with functorch_config.patch(enable_autograd_cache=False):
+        return compiler(graph_module, list(example_inputs))
 
 
 def only_read(backend: Backend, graph_module: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
@@ -71,7 +79,7 @@ def only_read(backend: Backend, graph_module: fx.GraphModule, example_inputs: Se
         decompositions=dict(backend.decompositions),
         keep_inference_input_mutations=True,
     )
-    return compiler(graph_module, list(example_inputs))
+    return _uncached(compiler, graph_module, example_inputs)
 
 
 def as_passed(backend: Backend, aot: fx.GraphModule, inputs: Sequence[Any]) -> Any:

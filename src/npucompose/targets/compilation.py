@@ -12,7 +12,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
-from attrs import define
+from attrs import define, field
 
 from npucompose.errors import CompileError, NpuComposeError
 from npucompose.graphs import Snapshot
@@ -26,6 +26,7 @@ from npucompose.results.graphs import Outside, Partition, PassRecord, npu_words,
 from npucompose.results.measured import CallStatistics
 from npucompose.results.sinking import CacheUse, Failure
 from npucompose.results.streams import Decision, StreamAssignment
+from npucompose.results.winners import Winner
 from npucompose.schema.experiment import Partial, Strict
 from npucompose.streams import decision_of, judged, plan_of
 from npucompose.targets.base import NO_FOLDERS, Folders
@@ -76,6 +77,8 @@ class Compilation:
     """What an NPU's compiler takes no graph for, where people try here what is to run there."""
     failure: Failure | None = None
     """Why the vendor's compiler did not take the graph."""
+    winners: Mapping[str, Winner] = field(factory=dict)
+    """{part: who computes it and what was measured}, of what could be computed in several ways."""
 
     def settle(self) -> None:
         """Work out now what is read off the graph: somebody else is going to change it."""

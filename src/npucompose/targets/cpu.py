@@ -28,22 +28,23 @@ from npucompose.schema.capabilities import Capabilities, Clocked
 from npucompose.table.modes import ACLGRAPH, GE, NPUGRAPH_EX
 from npucompose.table.options import option
 from npucompose.targets.base import TORCH_COMPILE, ModeSupport, Target
+from npucompose.targets.winners import Measuring
 from npucompose.vendor.devices import cpu
 
 if TYPE_CHECKING:
     from torch import fx
 
     from npucompose.replay.captured_graph import CapturedGraph
-    from npucompose.replay.front.generated_cache import GeneratedCache, HowOften
+    from npucompose.replay.front.generated_cache import HowOften
     from npucompose.replay.memory.arena import Arena
     from npucompose.replay.plan import Workers
     from npucompose.results.graphs import Partition
     from npucompose.results.streams import StreamTimes, Timeline
     from npucompose.schema.cost_table import CostTable
     from npucompose.targets.compilation import Backend, Compilation
-    from npucompose.targets.frozen_weights import Watch
+    from npucompose.targets.native_inductor import NativeRecorder
+    from npucompose.targets.winners import Winners
 
-NO_REPLAYER = "there is no native replayer here"
 LinearLibrary = Literal["auto", "mkl", "onednn"]
 
 
@@ -145,6 +146,16 @@ class CpuTarget(Target):
     linear: LinearLibrary = option(
         "auto",
         "library for products with frozen float32 weights in max-autotune: mkl, onednn, or auto: the faster per shape",
+    )
+    measuring: Measuring = option(
+        "once",
+        "who computes what is chosen in max-autotune by measuring: once on a machine, which remembers it, always anew, "
+        "or never: products by MKL, graphs fused",
+    )
+    measure_ms: float = option(250.0, "so many milliseconds one contest may take", gt=0, le=1e6)
+    kernels: Mapping[str, str] = option(
+        factory=dict,
+        doc="{part of a graph: who computes it}, measured or not; a recipe's lock has those of the run that it is of",
     )
 
     def capabilities(self, mode: str) -> Capabilities:
@@ -252,38 +263,30 @@ class CpuTarget(Target):
             known = len(backend.compilations)
             compiled = super().compile(backend, graph_module, example_inputs)
             return _traced_where_unrecorded(graph_module, compiled, backend.compilations[known:])
-        from npucompose.targets import inductor
+        from npucompose.targets import inductor, linears
 
-        chosen = partial(inductor.choose_linears, library=self.linear)
-        recorded = partial(self._recorded, backend) if backend.records else None
-        return inductor.through_inductor(backend, graph_module, example_inputs, frozen=chosen, recorded=recorded)
+        known, winners = len(backend.compilations), self._winners()
+        recorder = self.recorder(backend, winners) if backend.records else None
+        chosen = partial(linears.choose_linears, library=self.linear, winners=winners)
+        compiled = inductor.through_inductor(backend, graph_module, example_inputs, frozen=chosen, recorder=recorder)
+        for compilation in backend.compilations[known:]:
+            compilation.winners = winners.found
+        return compiled
 
-    def _recorded(self, backend: Backend, compiled: Any, fixed: frozenset[int], watch: Watch | None) -> GeneratedCache:
-        """What Inductor made of a graph, recorded as other graphs are."""
-        from torch.fx import Graph, GraphModule
+    def recorder(self, backend: Backend, winners: Winners) -> NativeRecorder:
+        """What records what Inductor compiles."""
+        from npucompose.targets.native_inductor import NativeRecorder
 
-        from npucompose.replay.executor import build
-        from npucompose.replay.front.generated_cache import GeneratedCache
-        from npucompose.targets.inductor_code import InductorCode, UnreadCode
+        return NativeRecorder(backend=backend, how=self._how, winners=winners, native=self._replayer() == "native")
 
-        native = self._replayer() == "native"
-        try:
-            code = InductorCode.of(compiled) if native else NO_REPLAYER
-        except UnreadCode as why:
-            code = f"its code {why}"
-        if native and watch is not None:
-            watch.checked_by(build.load().Weights())
-        request = LowerRequest(
-            mode=backend.mode,
-            graph_module=GraphModule({}, Graph()),
-            example_inputs=(),
-            static_inputs=fixed,
-            options=backend.options,
-            memory=backend.common_memory,
-            at_once=backend.records_at_once,
-            constants=watch,
+    def _winners(self) -> Winners:
+        import torch
+
+        from npucompose.targets.winners import Winners
+
+        return Winners(
+            pinned=self.kernels, measuring=self.measuring, limit_ms=self.measure_ms, threads=torch.get_num_threads()
         )
-        return GeneratedCache(request, compiled, code, **self._how(request))
 
     def partition(self, mode: str, graph_module: fx.GraphModule) -> Partition | None:
         from npucompose.replay.front.segments import planned
@@ -298,7 +301,7 @@ class CpuTarget(Target):
     def lower(self, request: LowerRequest) -> Lowered:
         from npucompose.replay.front.graph_cache import GraphCache, lowered
 
-        return lowered(GraphCache(request, partial=request.partial, **self._how(request)), "cpu")
+        return lowered(GraphCache(request, **self._how(request)), "cpu")
 
     def _how(self, request: LowerRequest) -> HowOften:
         capture_limit, clone_output = CACHE_OPTIONS[request.mode].values(request.options)
@@ -306,6 +309,7 @@ class CpuTarget(Target):
             "capture_limit": capture_limit,
             "clone_output": clone_output,
             "executor": "torchscript" if self.executor == "portable" else "native",
+            "partial": request.partial,
             "when_full": self.when_full,
             "when_new": "at_once" if request.at_once else self.when_new,
             "workers": self.workers,

@@ -1,38 +1,30 @@
 """mode=max-autotune on cpu and cuda: the passes, then Inductor with the options of `inductor`.
 
 Knows the order of things inside Inductor; what the options mean is torch's business.
-
-# Note [Who multiplies by a frozen float32 weight]
-Freezing hands every such product to MKL's packed product. On processors that are not Intel's MKL may leave half of the
-vector unit idle, and oneDNN does not (more than twice as fast on a Zen 5); which of the two it is is tried on the
-weights themselves, as max-autotune tries its kernels. A product by oneDNN can also take in the pointwise operators
-after it.
 """
 
 from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
-from itertools import cycle
-from statistics import median
-from time import perf_counter, perf_counter_ns
+from time import perf_counter
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Protocol
 
+import attrs
 import torch
-from attrs import frozen
 from torch._dynamo.exc import FailOnRecompileLimitHit
 from torch._functorch import config as functorch_config
 from torch._inductor import config as inductor_config
 from torch._inductor.codecache import PyCodeCache
 from torch._inductor.compile_fx import compile_fx, compile_fx_inner
 from torch._inductor.custom_graph_pass import CustomGraphPass
-from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.utils._python_dispatch import _disable_current_modes
 
 from npucompose.streams import strip
+from npucompose.targets import unfused
 from npucompose.targets.in_place import ScatterInPlace
 
 if TYPE_CHECKING:
@@ -44,9 +36,33 @@ if TYPE_CHECKING:
 
 Frozen = Callable[["fx.GraphModule"], Any]
 """What is done with a graph whose weights have become constants."""
-Recorded = Callable[[Any, frozenset[int], "Watch | None"], "Lowered"]
-"""Makes what is called of what Inductor compiled, the inputs whose address does not change, and the watch over the
-graph's constants."""
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class Subject:
+    """One graph for inference that Inductor compiles, or has compiled."""
+
+    key: str
+    """`graph_3f2a…`, of its operators, arguments and shapes as the passes left them."""
+    fixed: frozenset[int]
+    """The inputs whose address does not change."""
+    watch: Watch | None
+    """Over the graph's constants."""
+    unfused: Callable[[], fx.GraphModule]
+    """The same graph with nothing taken apart or fused, called in the same way; raises `unfused.Untraced`. To be asked
+    for while the graph is compiled."""
+
+
+class Recorder(Protocol):
+    """Makes what is called in the place of what Inductor compiles."""
+
+    def wants(self, subject: Subject) -> bool:
+        """Whether Inductor has to compile the graph."""
+        ...
+
+    def lowered(self, subject: Subject, compiled: Any) -> Lowered:
+        """What is called: made of what Inductor compiled, or of None where that was not wanted."""
+        ...
 
 
 def through_inductor(
@@ -54,17 +70,18 @@ def through_inductor(
     graph_module: fx.GraphModule,
     example_inputs: Sequence[Any],
     frozen: Frozen | None = None,
-    recorded: Recorded | None = None,
+    recorder: Recorder | None = None,
 ) -> Callable[..., Any]:
     """The passes, then Inductor; a stream plan has been validated by its pass and is stripped here.
 
-    With `recorded` what Inductor makes for inference is called through that.
+    With a `recorder` what Inductor makes for inference is called through what that makes of it.
 
     AOTAutograd's own cache is off: its key knows no pass, so that a hit would run a graph that other passes made, and
     would leave no account of this one. Inductor's cache, whose key is the graph as the passes left it, stays on.
     """
     first = _PassesFirst(backend)
     watch = backend.frozen.watch(graph_module)
+    dynamo = unfused.copied(graph_module) if recorder is not None else graph_module
     hooks = {"joint_custom_pre_pass": first, "post_grad_custom_post_pass": ScatterInPlace()}
     settings = {**backend.inductor.settings(), **hooks, **_unfrozen(watch)}
 
@@ -76,17 +93,25 @@ def through_inductor(
             _own_memory(aot)
             if frozen is not None:
                 frozen(aot)
+        subject = None
+        if recorder is not None and keywords.get("is_inference"):
+            subject = Subject(
+                key=first.key,
+                # Of a frozen graph Inductor numbers the inputs as they were before.
+                fixed=frozenset(() if freezes else keywords.get("static_input_idxs") or ()),
+                watch=watch if freezes else None,
+                unfused=partial(unfused.unfused, backend, dynamo, example_inputs, aot),
+            )
         known = len(PyCodeCache.modules)
-        compiled = compile_fx_inner(aot, inputs, **keywords)
+        wanted = recorder is None or subject is None or recorder.wants(subject)
+        compiled = compile_fx_inner(aot, inputs, **keywords) if wanted else None
         first.lowered()
         if freezes and watch is not None:
             watch.froze(_kept())
             watch.let_go += [first.forget, partial(_forget_code, PyCodeCache.modules[known:])]
-        if recorded is None or not keywords.get("is_inference"):
+        if recorder is None or subject is None:
             return compiled
-        # Of a frozen graph Inductor numbers the inputs as they were before.
-        fixed = () if freezes else keywords.get("static_input_idxs") or ()
-        return first.recorded(recorded(compiled, frozenset(fixed), watch if freezes else None))
+        return first.recorded(recorder.lowered(subject, compiled))
 
     # Boxed or not, it is called with the graph's inputs: Inductor's type says which and torch.compile does not care.
     with functorch_config.patch(enable_autograd_cache=False):
@@ -201,6 +226,12 @@ class _PassesFirst(CustomGraphPass):
             self._of.lowered = lowered
         return lowered
 
+    @property
+    def key(self) -> str:
+        """Of the graph of the last `rewrite`."""
+        after = None if self._of is None else self._of.after
+        return f"graph_{'' if after is None else after.fingerprint[:16]}"
+
     def lowered(self) -> None:
         """The graph of the last `rewrite` is code now."""
         if self._of is not None:
@@ -232,123 +263,3 @@ def freezing_while_tracing(compiled: Callable[..., Any], weights: FrozenWeights)
                 weights.count_places()
 
     return call
-
-
-FASTER = 0.95
-"""A product moves to oneDNN if it takes at most this share of MKL's time."""
-TRIAL_BUDGET_NS = 60e6
-FEWEST_ROUNDS, MOST_ROUNDS = 5, 60
-"""Rounds of a trial: as many as fit the budget, within these."""
-
-
-@frozen(kw_only=True, eq=False)
-class Linear:
-    """`mkl::_mkl_linear(x, packed, weight, bias, rows)` of a frozen graph, with the tensors that it names."""
-
-    node: fx.Node
-    packed: torch.Tensor
-    weight: torch.Tensor
-    bias: torch.Tensor | None
-    rows: int
-
-    @property
-    def form(self) -> tuple[int, ...]:
-        return self.rows, *self.weight.shape
-
-
-def choose_linears(graph_module: fx.GraphModule, library: Literal["auto", "mkl", "onednn"] = "auto") -> int:
-    """Give the products of a frozen graph to the faster library, shape by shape; how many went to oneDNN.
-
-    See Note [Who multiplies by a frozen float32 weight].
-    """
-    if library == "mkl" or not torch.backends.mkldnn.is_available():
-        return 0
-    forms: dict[tuple[int, ...], list[Linear]] = {}
-    for linear in linears(graph_module):
-        forms.setdefault(linear.form, []).append(linear)
-    moved = 0
-    for alike in forms.values():
-        with unset_fake_temporarily(), torch.no_grad():
-            weights = [torch.ops.mkldnn._reorder_linear_weight(linear.weight, linear.rows) for linear in alike]
-            faster = library == "onednn" or onednn_share(alike, weights) <= FASTER
-        if faster:
-            for linear, weight in zip(alike, weights, strict=True):
-                _move(graph_module, linear, weight)
-            moved += len(alike)
-    if moved:
-        graph_module.graph.eliminate_dead_code()
-        _forget_unused(graph_module)
-        graph_module.recompile()
-    return moved
-
-
-def linears(graph_module: fx.GraphModule) -> list[Linear]:
-    """The products with MKL's packed weights whose operands are constants of the graph."""
-    found: list[Linear] = []
-    mkl = getattr(torch.ops.mkl, "_mkl_linear", None)
-    for node in graph_module.graph.nodes:
-        if node.op != "call_function" or mkl is None or node.target not in (mkl, mkl.default):
-            continue
-        _, packed, weight, bias, rows = node.args
-        if all(n is None or n.op == "get_attr" for n in (packed, weight, bias)):
-            tensors: list[Any] = [
-                None if n is None else getattr(graph_module, n.target) for n in (packed, weight, bias)
-            ]
-            found.append(Linear(node=node, packed=tensors[0], weight=tensors[1], bias=tensors[2], rows=rows))
-    return found
-
-
-def onednn_share(alike: Sequence[Linear], weights: Sequence[torch.Tensor]) -> float:
-    """oneDNN's time as a share of MKL's: medians of rounds in turns, over all weights of this form.
-
-    All of them, because a weight that lies in the cache is not what a model meets.
-    """
-    rows, _, inner = alike[0].form
-    x = torch.rand(rows, inner)
-    turns: Mapping[str, Iterator[Callable[[], Any]]] = {
-        "mkl": cycle([partial(torch.ops.mkl._mkl_linear, x, a.packed, a.weight, a.bias, rows) for a in alike]),
-        "onednn": cycle(
-            [
-                partial(torch.ops.mkldnn._linear_pointwise, x, w, a.bias, "none", [], "")
-                for a, w in zip(alike, weights, strict=True)
-            ]
-        ),
-    }
-    for turn in turns.values():
-        _nanoseconds(next(turn))
-    taken: dict[str, list[int]] = {name: [] for name in turns}
-    begun, rounds = perf_counter_ns(), 0
-    while rounds < FEWEST_ROUNDS or (perf_counter_ns() - begun < TRIAL_BUDGET_NS and rounds < MOST_ROUNDS):
-        rounds += 1
-        for name, turn in turns.items():
-            taken[name].append(_nanoseconds(next(turn)))
-    return median(taken["onednn"]) / median(taken["mkl"])
-
-
-def _nanoseconds(call: Callable[[], Any]) -> int:
-    begun = perf_counter_ns()
-    call()
-    return perf_counter_ns() - begun
-
-
-def _move(graph_module: fx.GraphModule, linear: Linear, weight: torch.Tensor) -> None:
-    graph, node = graph_module.graph, linear.node
-    x, _, _, bias, _ = node.args
-    name = f"_onednn_{node.name}"
-    graph_module.register_buffer(name, weight, persistent=False)
-    with graph.inserting_before(node):
-        constant = graph.get_attr(name)
-        constant.meta["is_frozen_param"] = True
-        replacement = graph.call_function(
-            torch.ops.mkldnn._linear_pointwise.default, (x, constant, bias, "none", [], "")
-        )
-    replacement.meta.update(node.meta)
-    node.replace_all_uses_with(replacement)
-    graph.erase_node(node)
-
-
-def _forget_unused(graph_module: fx.GraphModule) -> None:
-    """Let go of constants that no node names any more: MKL's packed weights are as large as the model."""
-    named = {node.target for node in graph_module.graph.nodes if node.op == "get_attr"}
-    for name in [name for name, _ in graph_module.named_buffers(recurse=False) if name not in named]:
-        delattr(graph_module, name)

@@ -15,7 +15,7 @@ from types import FunctionType, MethodType
 from typing import Any
 
 import torch
-from attrs import frozen
+from attrs import field, frozen
 
 from npucompose.ops.generated import GeneratedKernel, known
 from npucompose.replay.capture.generated import Observer
@@ -26,8 +26,11 @@ CHECKS = frozenset({"assert_size_stride", "assert_alignment"})
 OPERATORS = frozenset({"extern_kernels", "aten", "torch.ops", "inductor_ops", "_quantized"})
 """What is called of these goes through torch's dispatcher."""
 ON_NUMBERS = frozenset({"max", "min", "int", "float", "bool", "abs", "math", "device", "torch.device"})
+ERRORS = frozenset({"RuntimeError", "AssertionError"})
+"""Raised where numbers are not what the graph was compiled for."""
 METHODS = frozenset({"size", "stride", "item", "clear"})
 """Of tensors and lists."""
+KNOWN = frozenset({EMPTY, LAID}) | CHECKS | ON_NUMBERS | ERRORS
 ENTRY, LIBRARY = "kernel", "__file__"
 BINDING = "cpp_pybinding"
 PARALLEL = "#pragma omp parallel"
@@ -47,8 +50,10 @@ class InductorCode:
     constants: Mapping[str, torch.Tensor]
 
     @classmethod
-    def of(cls, compiled: Any) -> InductorCode:
-        """The code of a CompiledFxGraph; UnreadCode where it is none that can be recorded."""
+    def of(cls, compiled: Any) -> InductorCode | Untouched:
+        """The code of what Inductor compiled; UnreadCode where it is none that can be recorded."""
+        if not hasattr(compiled, "current_callable"):
+            return Untouched(call=compiled)
         call = getattr(compiled, "current_callable", None)
         function = getattr(call, "__func__", call)
         if not isinstance(function, FunctionType) or not {EMPTY, LAID} <= function.__globals__.keys():
@@ -56,14 +61,13 @@ class InductorCode:
         if isinstance(call, MethodType) and getattr(call.__self__, "partitions", None):
             raise UnreadCode("is partitioned")
         names = function.__globals__
-        with open(names["__file__"], encoding="utf-8") as file:
-            module = ast.parse(file.read())
+        module = _source(names)
         parameters = dict(_parameters(module))
         for name in dict.fromkeys(_called(_function(module, function.__name__))):
             _check(name, parameters)
         return cls(
             call=call,
-            kernels={name: _kernel(name, names[name], *given) for name, given in parameters.items()},
+            kernels={name: _kernel(name, names.get(name), *given) for name, given in parameters.items()},
             constants={name: value for name, value in names.items() if isinstance(value, torch.Tensor)},
         )
 
@@ -86,6 +90,25 @@ class InductorCode:
             return observer.made(names[EMPTY](*form))
 
         return {**{name: launcher(kernel) for name, kernel in self.kernels.items()}, LAID: laid, EMPTY: made}
+
+
+@frozen(kw_only=True, eq=False)
+class Untouched:
+    """A graph in which nothing is called, which Inductor leaves as it is: what comes in, or a constant, comes out."""
+
+    call: Callable[[list[Any]], Sequence[Any]]
+    constants: Mapping[str, torch.Tensor] = field(factory=dict)
+
+    def run(self, inputs: list[Any], observer: Observer) -> Sequence[Any]:
+        return self.call(inputs)
+
+
+def _source(names: Mapping[str, Any]) -> ast.Module:
+    try:
+        with open(names["__file__"], encoding="utf-8") as file:
+            return ast.parse(file.read())
+    except (KeyError, OSError, SyntaxError) as error:
+        raise UnreadCode(f"has no source that can be read: {error}") from None
 
 
 def _function(module: ast.Module, name: str) -> ast.FunctionDef:
@@ -118,7 +141,7 @@ def _called(function: ast.FunctionDef) -> Iterator[str]:
 
 def _check(name: str, kernels: Mapping[str, Any]) -> None:
     root, _, last = name.rpartition(".")
-    if name in kernels or name in (EMPTY, LAID) or name in CHECKS or name in ON_NUMBERS or root in ON_NUMBERS:
+    if name in kernels or name in KNOWN or root in ON_NUMBERS:
         return
     if any(root == space or root.startswith(f"{space}.") for space in OPERATORS):
         return

@@ -14,13 +14,17 @@ import torch
 from torch import nn
 
 import npucompose
-from npucompose.errors import SignatureError
+from npucompose.errors import CaptureError, SignatureError
+from npucompose.replay.captured_graph import CapturedGraph
 from npucompose.replay.front.detached import DetachError
+from npucompose.replay.gate import Refused
+from npucompose.targets.inductor import Subject
 from npucompose.targets.inductor_code import InductorCode, UnreadCode
+from npucompose.targets.winners import Winners
 from tests.replay.capturing import same
 from tests.replay.test_forks import in_child
 
-FUSED = ("mode=max-autotune", "inductor.max_autotune=null")
+FUSED = ("mode=max-autotune", "inductor.max_autotune=null", "target.measuring=never")
 """Without timing kernels: these claims are not about speed."""
 WRAPPER = (*FUSED, "inductor.replay=wrapper")
 
@@ -200,6 +204,24 @@ def test_what_needs_a_number_out_of_data_is_left_to_the_wrapper_and_named():
         fast.detach(torch.ones(4))
 
 
+@pytest.mark.parametrize(("choices", "refused"), [((), False), (("compile.partial=refuse",), True)])
+def test_compile_partial_says_what_becomes_of_what_cannot_be_replayed(choices: tuple[str, ...], refused: bool):
+    backend = npucompose.backend(*FUSED, *choices)
+
+    graph = torch.fx.GraphModule({}, torch.fx.Graph())
+    subject = Subject(key="graph_0", fixed=frozenset(), watch=None, unfused=lambda: graph)
+
+    def recorded() -> Any:
+        target: Any = backend.target
+        return target.recorder(backend, Winners()).lowered(subject, SimpleNamespace(current_callable=len))
+
+    if refused:
+        with pytest.raises(CaptureError, match="its code is not called as Python that Inductor generated"):
+            recorded()
+    else:
+        assert recorded().partition().segments == 0
+
+
 # -- code that is read, without Inductor
 
 HEAD = """
@@ -238,6 +260,27 @@ def test_a_callable_that_inductor_did_not_generate_is_not_read():
     for call in (None, len, lambda args: args):
         with pytest.raises(UnreadCode, match="is not called as Python that Inductor generated"):
             InductorCode.of(SimpleNamespace(current_callable=call))
+
+
+def test_a_graph_in_which_nothing_is_called_is_recorded():
+    recording, _ = CapturedGraph.capture_code(
+        InductorCode.of(lambda inputs: inputs[::-1]), [torch.ones(2), torch.ones(3)]
+    )
+    x, y = torch.randn(2), torch.randn(3)
+    assert all(got is given for got, given in zip(recording.replay(x, y), (y, x), strict=True))
+    kept = torch.ones(2)
+    with pytest.raises(Refused, match="nobody told where"):
+        CapturedGraph.capture_code(InductorCode.of(lambda inputs: [kept]), [torch.ones(2)])
+
+
+def test_code_whose_source_is_gone_is_not_read(tmp_path: Any):
+    assert "has no source that can be read" in unread(tmp_path, "pass", __file__=str(tmp_path / "gone.py"))
+    assert "has no source that can be read" in unread(tmp_path, "pass", __file__=__file__.replace(".py", ".txt"))
+    assert "has no source that can be read" in unread(tmp_path, "return (")
+
+
+def test_code_may_raise_where_numbers_are_not_what_it_was_made_for(tmp_path: Any):
+    assert "calls surprise" in unread(tmp_path, "if not args:\n    raise RuntimeError('none')\nsurprise(args)")
 
 
 def test_a_partitioned_graph_is_not_read(tmp_path: Any):

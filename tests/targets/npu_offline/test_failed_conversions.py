@@ -40,6 +40,7 @@ def test_explain_says_what_torchair_has_no_converter_for_and_not_that_it_sinks(
 ) -> None:
     (tmp_path / "lengths.py").write_text(TOLIST)
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
     words = ["explain", "--json", "target=npu_offline", "mode=max-autotune", "tiling=sink", *CHOSEN]
     assert main(words) == 3
     said = capsys.readouterr().out

@@ -69,6 +69,7 @@ def _graph_facts(c: Compilation, overwrites: Overwrites | None) -> GraphFacts:
         partition=c.partition,
         npu_refuses=c.refused_on_npu,
         overwrites=overwrites,
+        winners=tuple(c.winners.values()),
     )
 
 

@@ -74,18 +74,7 @@ class PlanTrial:
     def before(self, graph_module: fx.GraphModule, inputs: Sequence[Any]) -> Mapping[int, torch.Tensor]:
         """Copies of the inputs that the graph writes, by index, as they are before the call that is captured; {} for
         those that take too much memory, and where nothing will be tried."""
-        if self._tried is not None:
-            return {}
-        aliases = Aliases.from_graph(graph_module.graph)
-        nodes = graph_module.graph.find_nodes(op="placeholder")
-        written = {
-            i: value
-            for i, (node, value) in enumerate(zip(nodes, inputs, strict=True))
-            if isinstance(value, torch.Tensor) and not aliases.keys[node].isdisjoint(aliases.written)
-        }
-        if sum(value.untyped_storage().nbytes() for value in written.values()) > COPIED_BYTES:
-            return {}
-        return {i: copy_of(value) for i, value in written.items()}
+        return {} if self._tried is not None else copies_of_written(graph_module, inputs)
 
     def judged(
         self,
@@ -102,7 +91,7 @@ class PlanTrial:
             return streams, TrialVerdict(applied=False, why=streams.why_threads or NOTHING_BESIDE)
         if self._tried is not None:
             verdict = TrialVerdict(applied=self._tried.applied, why=TOGETHER)
-        elif why := _untriable(plan, before, overlapping, self.asked):
+        elif why := why_untriable(plan, before, overlapping) or _too_long(self.asked):
             verdict = _by_prediction(self.asked, why)
         else:
             other = one_stream()
@@ -112,7 +101,22 @@ class PlanTrial:
         return (streams if verdict.applied else one_stream()), verdict
 
 
-def _untriable(plan: Plan, before: Mapping[int, torch.Tensor], overlapping: frozenset[int], asked: TrialRequest) -> str:
+def copies_of_written(graph_module: fx.GraphModule, inputs: Sequence[Any]) -> dict[int, torch.Tensor]:
+    """Copies of the inputs that a graph writes, by index; {} for those that take too much memory."""
+    aliases = Aliases.from_graph(graph_module.graph)
+    nodes = graph_module.graph.find_nodes(op="placeholder")
+    written = {
+        i: value
+        for i, (node, value) in enumerate(zip(nodes, inputs, strict=True))
+        if isinstance(value, torch.Tensor) and not aliases.keys[node].isdisjoint(aliases.written)
+    }
+    if sum(value.untyped_storage().nbytes() for value in written.values()) > COPIED_BYTES:
+        return {}
+    return {i: copy_of(value) for i, value in written.items()}
+
+
+def why_untriable(plan: Plan, before: Mapping[int, torch.Tensor], overlapping: frozenset[int]) -> str:
+    """Why a plan cannot be run again for a trial, from the copies `before` of what it writes; '' where it can."""
     for step in plan.steps:
         traits = traits_of(step.op)
         if not traits.may_be_tried:
@@ -131,6 +135,10 @@ def _untriable(plan: Plan, before: Mapping[int, torch.Tensor], overlapping: froz
         return "an input that is written must lie where it does"
     if not inputs <= before.keys():
         return f"the inputs that are written take more than {COPIED_BYTES >> 20} MiB"
+    return ""
+
+
+def _too_long(asked: TrialRequest) -> str:
     if asked.predicted_serial_us is not None and asked.predicted_serial_us > asked.ms * 1e3:
         return f"one replay is predicted to take longer than streams.trial_ms={asked.ms:g}"
     return ""

@@ -23,6 +23,10 @@ Entry = tuple[dict[str, Any], str, torch.Tensor]
 """(the dict in which a module keeps a parameter or buffer, its name, the tensor)."""
 
 
+_OPAQUE: Any = getattr(torch._library, "opaque_object", None)
+"""Where torch (2.10 and later) knows the classes whose values are arguments of operators."""
+
+
 LONGEST_SHAPE = 200
 """Characters of a structure of arguments in an error."""
 _PLAIN = (int, float, bool, complex, str, bytes, type(None), torch.dtype, torch.device)
@@ -62,7 +66,7 @@ class _Arguments:
             leaves = self._unrolled(leaves)
         for k, value in self._checks:
             given = leaves[k]
-            if given is not value and not (isinstance(value, _PLAIN) and same_number(given, value)):
+            if given is not value and not (_is_plain(value) and same_number(given, value)):
                 raise SignatureError(f"captured for {value!r} as argument {k}, got {given!r}")
         for a, b in self._same:
             if leaves[a] is not leaves[b]:
@@ -101,6 +105,11 @@ class _Arguments:
         if spec != self._spec:
             raise SignatureError(f"captured for arguments of structure {_shape_of(self._spec)}, got {_shape_of(spec)}")
         return leaves
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether another object that is equal stands for the same: a number, a text, what torch has as an opaque value."""
+    return isinstance(value, _PLAIN) or (_OPAQUE is not None and _OPAQUE.is_opaque_value_type(type(value)))
 
 
 def _shape_of(spec: TreeSpec) -> str:

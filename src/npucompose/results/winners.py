@@ -1,0 +1,98 @@
+"""Which of several kernels computes a part of a graph, what was measured of each, and when one is faster. No torch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from statistics import median, quantiles
+from typing import Literal
+
+from attrs import field, frozen
+
+By = Literal["measured", "remembered", "pinned", "default"]
+LEAST_GAIN = 0.05
+"""What is faster by less changes nothing."""
+FEWEST_ROUNDS = 5
+"""Of a contest; fewer say nothing."""
+
+
+@frozen(kw_only=True)
+class Winner:
+    """One part of a graph and who computes it. Times are medians in microseconds of calls made in turns."""
+
+    key: str
+    """`linear_8x512x256`, `graph_3f2a…`: equal wherever the same is computed, so that it can be pinned."""
+    winner: str
+    by: By
+    """Measured now; remembered on this machine; pinned by `target.kernels`; or nobody measured, see `why`."""
+    why: str = ""
+    """Why nothing was measured, or why a faster one did not win."""
+    times_us: Mapping[str, float] = field(factory=dict[str, float])
+    gain: tuple[float, float] | None = None
+    """The quartiles, over the rounds, of the nearest rival's time divided by the winner's."""
+    rounds: int = 0
+    max_abs_err: float | None = None
+    """Between the results of the two; None where they were not compared, and for products."""
+    here: str | None = None
+    """What this machine remembers as faster, where something else is pinned."""
+
+    @property
+    def rival(self) -> str | None:
+        """The fastest of the others."""
+        others = {name: us for name, us in self.times_us.items() if name != self.winner}
+        return min(others, key=others.__getitem__, default=None)
+
+    @property
+    def words(self) -> str:
+        """`linear_8x512x256: onednn, 2.31x as fast as mkl (quartiles 2.20x to 2.40x of 40 rounds), remembered`."""
+        parts = [f"{self.key}: {self.winner}"]
+        if self.gain is not None and self.rival is not None:
+            factor = self.times_us[self.rival] / self.times_us[self.winner]
+            low, high = self.gain
+            parts.append(
+                f"{factor:.2f}x as fast as {self.rival} (quartiles {low:.2f}x to {high:.2f}x of {self.rounds})"
+            )
+        if self.max_abs_err is not None:
+            parts.append(f"results differ by {self.max_abs_err:.2g}")
+        parts.append(self.by if self.by != "default" else "not measured")
+        if self.here is not None:
+            parts.append(f"this machine would choose {self.here}")
+        return ", ".join(parts) + (f": {self.why}" if self.why else "")
+
+
+def of_samples(key: str, samples: Mapping[str, Sequence[float]]) -> Winner:
+    """The winner of calls made in turns, {name: microseconds of each round}, the one that holds by default first.
+
+    Another one wins where its median round takes at least LEAST_GAIN less, as do its shortest rounds, and three rounds
+    of four are shorter: then the difference is more than noise, and not that of a busy machine.
+    `of_samples("x", {"mkl": [10.0] * 8, "onednn": [5.0] * 8}).winner` is onednn.
+    """
+    holder, *others = samples
+    ratios = {name: _ratios(samples[name], samples[holder]) for name in others}
+    shortest = {name: _quantiles(us, 10)[0] for name, us in samples.items()}
+    faster = {
+        name: median(r)
+        for name, r in ratios.items()
+        if _is_faster(r) and shortest[name] <= (1 - LEAST_GAIN) * shortest[holder]
+    }
+    winner = min(faster, key=faster.__getitem__, default=holder)
+    times = {name: median(us) for name, us in samples.items()}
+    found = Winner(key=key, winner=winner, by="measured", times_us=times, rounds=len(samples[holder]))
+    if found.rival is None:
+        return found
+    low, _, high = _quantiles(_ratios(samples[found.rival], samples[winner]), 4)
+    return Winner(
+        key=key, winner=winner, by="measured", times_us=times, rounds=found.rounds, gain=(round(low, 4), round(high, 4))
+    )
+
+
+def _ratios(one: Sequence[float], other: Sequence[float]) -> list[float]:
+    return [a / b for a, b in zip(one, other, strict=True)]
+
+
+def _is_faster(ratios: Sequence[float]) -> bool:
+    return median(ratios) <= 1 - LEAST_GAIN and _quantiles(ratios, 4)[2] < 1
+
+
+def _quantiles(values: Sequence[float], parts: int) -> list[float]:
+    """None of them beyond what was seen."""
+    return quantiles(values, n=parts, method="inclusive")

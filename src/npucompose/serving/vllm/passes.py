@@ -1,0 +1,82 @@
+"""vLLM's pass manager, and the recipe's passes in it.
+
+Inductor calls the manager with a functional graph; our passes run first. A recorded graph is lowered by vLLM's passes
+first: a stream plan is made of the graph that runs, in-place operators and all.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import fx
+from vllm.compilation.passes.inductor_pass import InductorPass  # pyright: ignore[reportMissingImports]
+from vllm.compilation.passes.pass_manager import PostGradPassManager  # pyright: ignore[reportMissingImports]
+from vllm.logger import init_logger  # pyright: ignore[reportMissingImports]
+from vllm.platforms import current_platform  # pyright: ignore[reportMissingImports]
+
+from npucompose.compose.engine import materialize
+from npucompose.serving.vllm.recipe import Recipe, recipe_of
+from npucompose.streams import strip
+
+logger = init_logger("vllm.npucompose")
+
+
+class RecipePasses(InductorPass):
+    """The passes of a recipe as one of vLLM's; a stream plan is validated, and stripped where Inductor compiles."""
+
+    def __init__(self, recipe: Recipe) -> None:
+        self.recipe = recipe
+        made = materialize(recipe.checked)
+        self.pipelines = (made.pre, made.post)
+
+    def __call__(self, graph: fx.Graph) -> None:
+        graph_module = graph.owning_module
+        assert graph_module is not None
+        values = [node.meta.get("val") for node in graph.find_nodes(op="placeholder")]
+        for pipeline in self.pipelines:
+            for record in pipeline(graph_module, values):
+                say = logger.info if record.matches else logger.debug
+                say("Pass %s: %d places.", record.name, record.matches)
+        strip(graph)
+
+    def uuid(self) -> str:
+        """Of the sources and options of the passes: an edited pass is another pass."""
+        return self.recipe.passes_key
+
+
+class LeftToInductor(InductorPass):
+    """In place of vLLM's FixFunctionalizationPass, which names operators that only a GPU's vLLM has (0.32: it raises
+    where it meets an in-place operator): Inductor puts them in place by itself, or `lower` does."""
+
+    def __call__(self, graph: fx.Graph) -> None: ...
+
+
+class RecipePassManager(PostGradPassManager):
+    """vLLM's own, with the passes of the recipe before vLLM's."""
+
+    def configure(self, config: Any) -> None:
+        super().configure(config)
+        if current_platform.is_cpu():
+            self.fix_functionalization = LeftToInductor()
+        recipe = recipe_of(config.additional_config)
+        if recipe is not None and recipe.checked.passes:
+            self.passes.insert(0, RecipePasses(recipe))
+
+    def lower(self, graph: fx.Graph) -> None:
+        """What vLLM's own passes make of a graph, its operators in place again, for who records it as it is.
+
+        Inductor's steps after the manager: torch/_inductor/fx_passes/post_grad.py.
+        """
+        from torch._inductor.fx_passes.post_grad import decompose_auto_functionalized
+        from torch._inductor.fx_passes.reinplace import reinplace_inplaceable_ops
+        from torch._inductor.fx_utils import FakeTensorUpdater
+
+        ours = [one for one in self.passes if isinstance(one, RecipePasses)]
+        self.passes = [one for one in self.passes if one not in ours]
+        try:
+            self(graph)
+        finally:
+            self.passes = [*ours, *self.passes]
+        assert graph.owning_module is not None
+        reinplace_inplaceable_ops(FakeTensorUpdater(graph.owning_module), graph)
+        decompose_auto_functionalized(graph)

@@ -1,0 +1,179 @@
+"""A piece of a model that vLLM cut out, compiled by a recipe for one number of tokens, and how it is called.
+
+Imports nothing of vLLM: a piece is a callable of the graph's inputs for it.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any, Protocol
+from weakref import WeakSet
+
+import torch
+from torch import fx
+
+from npucompose.compose.engine import materialize
+from npucompose.errors import SignatureError
+from npucompose.passes.pipeline import PassPipeline, Records
+from npucompose.replay.front.arguments import DetachError
+from npucompose.replay.front.detached import DetachedHandle, detach_call
+from npucompose.replay.front.graph_cache import GraphCache
+from npucompose.replay.interface import Admission, is_watched, watchers
+from npucompose.serving.vllm.recipe import Recipe
+from npucompose.targets.compilation import Backend
+
+
+class Lowering(Protocol):
+    """The engine's pass manager, as far as a recorded graph needs it."""
+
+    def lower(self, graph: fx.Graph) -> None:
+        """Make of the engine's own operators those that run."""
+        ...
+
+
+class OnlyWatched(Admission):
+    """No call gets a recording by itself: a recipe names the sizes that do, and their calls are watched."""
+
+    def admits(self, signature: Any, cost_s: float, used_last: int | None) -> bool:
+        return False
+
+
+class Unrecorded:
+    """Says which numbers of tokens came that no recording is for: each one among the sizes, and the first above."""
+
+    def __init__(self, sizes: Sequence[int], instead: str, say: Callable[[str], None]) -> None:
+        self.sizes, self.instead, self._say = tuple(sizes), instead, say
+        self._above = max(self.sizes, default=0) + 1
+        self._known: set[int] = set(self.sizes)
+
+    def came(self, tokens: int) -> None:
+        at = min(tokens, self._above)
+        if at in self._known:
+            return
+        self._known.add(at)
+        more = ", as will every larger one" if at == self._above else ""
+        self._say(
+            f"A step of {tokens} tokens is none of the recorded sizes {list(self.sizes)}: {self.instead} runs it{more}."
+        )
+
+    def refused(self, tokens: int, why: str) -> None:
+        self._say(f"Steps of {tokens} tokens are not replayed: {why}")
+
+
+PIECES: WeakSet[Piece] = WeakSet()
+"""Of this process: an engine has no other way from what it compiled to what that takes."""
+
+
+def recorded_bytes(recordings: Iterable[Mapping[str, Any]]) -> int:
+    """What recordings with these facts take: each slab of shared memory once, and the results of each."""
+    slabs: dict[int, int] = {}
+    results = 0
+    for facts in recordings:
+        slabs |= dict(facts["slabs"])
+        results += facts["output_bytes"] + facts["unplanned_bytes"]
+    return sum(slabs.values()) + results
+
+
+class Piece:
+    """Called with the inputs of its graph: sizes of the recipe are replayed, without AOTAutograd around them.
+
+    Weights that lie elsewhere than before (a reload) are recorded anew. Results that somebody still holds are left
+    alone: vLLM's buffers are no part of a recording.
+    """
+
+    def __init__(
+        self, compiled: Callable[..., Any], other: Callable[..., Any], backend: Backend, unrecorded: Unrecorded
+    ) -> None:
+        """`compiled` runs any size of its graph; `other` those that are not recorded."""
+        self.compiled, self.other, self.backend, self.unrecorded = compiled, other, backend, unrecorded
+        self._sizes = frozenset(unrecorded.sizes)
+        self._handles: dict[int, DetachedHandle] = {}
+        PIECES.add(self)
+
+    def __call__(self, *args: Any) -> Any:
+        if watchers and is_watched():  # somebody else makes a handle of this call: a static-graph wrapper
+            return self.compiled(*args)
+        tokens = next((arg for arg in args if type(arg) is int), 0)
+        handle = self._handles.get(tokens)
+        if handle is not None:
+            with suppress(SignatureError):
+                return handle(*args)
+        if tokens in self._sizes:
+            return self._recorded(tokens, args)
+        self.unrecorded.came(tokens)
+        return self.other(*args)
+
+    def _recorded(self, tokens: int, args: tuple[Any, ...]) -> Any:
+        results: list[Any] = []
+
+        def call() -> Any:
+            results.append(self.compiled(*args))
+            return results[0]
+
+        try:
+            self._handles[tokens] = detach_call(call, args, {}, outputs="keep")
+        except DetachError as error:
+            self._sizes -= {tokens}
+            self.unrecorded.refused(tokens, str(error))
+        return results[0]
+
+    def recordings(self) -> Sequence[Mapping[str, Any]]:
+        """The facts of its recordings: `seconds`, `kernels`, `pool_bytes`, …"""
+        return self.backend.target.recordings(self.backend)
+
+
+def compiled(
+    recipe: Recipe,
+    graph: fx.GraphModule,
+    example_inputs: Sequence[Any],
+    settings: Mapping[str, Any],
+    manager: Lowering,
+    unrecorded: Unrecorded,
+    memory: Any = None,
+) -> Piece:
+    """The piece `graph` through the recipe's backend.
+
+    `settings` are Inductor's, as the engine wants them; `memory` is what recordings of other pieces compute in.
+    """
+    from torch._guards import TracingContext, tracing
+    from torch._inductor import config as inductor_config
+
+    backend = materialize(recipe.checked).backend
+    if memory is not None:
+        backend.common_memory = memory
+    if backend.target.support(backend.mode).fuses:
+        backend.pre = backend.post = PassPipeline(passes=(), can=backend.pre.can)  # the manager runs them
+    else:
+        backend.pre = _lowered_first(backend.pre, manager)
+    owned = _with_static_weights(copy.deepcopy(graph))
+    mode = next(x.fake_mode for x in example_inputs if isinstance(x, torch._subclasses.FakeTensor))
+    with tracing(TracingContext(mode)), inductor_config.patch(dict(settings)):
+        called = backend(owned, list(example_inputs))
+    for compilation in backend.compilations:
+        if isinstance(compilation.lowered, GraphCache):
+            compilation.lowered.admission = OnlyWatched()
+    other = graph.forward if recipe.options.general == "eager" else called
+    return Piece(called, other, backend, unrecorded)
+
+
+def _lowered_first(pipeline: PassPipeline, manager: Lowering) -> Any:
+    def run(graph_module: fx.GraphModule, *given: Any, **named: Any) -> Records:
+        manager.lower(graph_module.graph)
+        graph_module.recompile()
+        return pipeline(graph_module, *given, **named)
+
+    return run
+
+
+def _with_static_weights(graph: fx.GraphModule) -> fx.GraphModule:
+    """Parameters and buffers among the inputs are said to be where they are: AOTAutograd reads that off a graph of
+    Dynamo's (torch/_functorch/_aot_autograd/frontend_utils.py), and vLLM's cutting has lost it."""
+    graph.meta.setdefault("dynamo_compile_id", None)
+    graph._param_name_to_source = {}  # type: ignore[assignment]
+    for node in graph.graph.find_nodes(op="placeholder"):
+        node._dynamo_source = None  # type: ignore[attr-defined]
+        if isinstance(node.meta.get("example_value"), torch.nn.Parameter):
+            node.meta["tensor_dict"] = {**node.meta.get("tensor_dict", {}), "_dynamo_static_input_type": "unguarded"}
+    return graph

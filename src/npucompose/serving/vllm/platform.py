@@ -1,0 +1,81 @@
+"""vLLM's CPU, with a recipe: compilation stays at mode 3 and goes through this package's classes."""
+
+from __future__ import annotations
+
+import os
+from typing import Any, ClassVar
+
+from vllm.logger import init_logger  # pyright: ignore[reportMissingImports]
+from vllm.platforms.cpu import CpuPlatform  # pyright: ignore[reportMissingImports]
+
+from npucompose.serving.vllm.recipe import Recipe, recipe_of
+
+logger = init_logger("vllm.npucompose")
+HERE = "npucompose.serving.vllm"
+WORKER = "vllm.v1.worker.cpu_worker.CPUWorker"
+BACKEND = "npucompose"
+"""What vLLM's configuration calls this compiler."""
+
+
+class RecipePlatform(CpuPlatform):
+    """Without a recipe, vLLM's own CpuPlatform in every answer."""
+
+    has_recipe: ClassVar[bool] = False
+    """Whether an engine of this process was given one."""
+
+    @classmethod
+    def get_compile_backend(cls) -> str:
+        return f"{HERE}.compiler.RecipeCompiler" if cls.has_recipe else super().get_compile_backend()
+
+    @classmethod
+    def get_pass_manager_cls(cls) -> str:
+        return f"{HERE}.passes.RecipePassManager" if cls.has_recipe else super().get_pass_manager_cls()
+
+    @classmethod
+    def get_static_graph_wrapper_cls(cls) -> str:
+        return f"{HERE}.recordings.RecordedGraph" if cls.has_recipe else super().get_static_graph_wrapper_cls()
+
+    @classmethod
+    def check_and_update_config(cls, vllm_config: Any) -> None:
+        """vLLM's own, and where a recipe was given what it says of compilation."""
+        from vllm.config import CompilationMode  # pyright: ignore[reportMissingImports]
+
+        recipe = recipe_of(vllm_config.additional_config)
+        asked = vllm_config.compilation_config.mode
+        super().check_and_update_config(vllm_config)
+        if recipe is None:
+            return
+        if asked != CompilationMode.VLLM_COMPILE or vllm_config.lora_config is not None:
+            why = "LoRA" if vllm_config.lora_config is not None else f"compilation mode {asked}"
+            logger.warning("The recipe %s does not act: %s.", recipe.path, why)
+            return
+        cls.has_recipe = True
+        compile_by(recipe, vllm_config)
+
+
+def compile_by(recipe: Recipe, vllm_config: Any) -> None:
+    """Set vLLM's configuration as the recipe says, and say each size that it cannot have."""
+    from vllm.config import CompilationMode, CUDAGraphMode  # pyright: ignore[reportMissingImports]
+
+    config, most = vllm_config.compilation_config, vllm_config.scheduler_config.max_num_batched_tokens
+    config.mode, config.backend = CompilationMode.VLLM_COMPILE, BACKEND
+    sizes = [size for size in recipe.sizes if size <= most]
+    if beyond := [size for size in recipe.sizes if size > most]:
+        logger.warning("Sizes %s of the recipe are above max_num_batched_tokens=%d: left out.", beyond, most)
+    config.compile_sizes = sizes if recipe.each_size_alone else []
+    os.environ["VLLM_USE_AOT_COMPILE"] = "0"  # its artifacts hold Inductor's code and nothing that is around it
+    config.inductor_compile_config["enable_auto_functionalized_v2"] = True  # see passes.LeftToInductor
+    if vllm_config.parallel_config.worker_cls == WORKER:
+        vllm_config.parallel_config.worker_cls = f"{HERE}.worker.RecipeWorker"
+    if recipe.options.graphs == "full":
+        config.splitting_ops = []
+    elif sizes:
+        config.cudagraph_mode = CUDAGraphMode.PIECEWISE
+        config.cudagraph_capture_sizes, config.max_cudagraph_capture_size = sizes, sizes[-1]
+    logger.info(
+        "Recipe %s: %s graphs for %s tokens; any other number runs by %s.",
+        recipe.path,
+        recipe.options.graphs,
+        sizes,
+        recipe.options.general,
+    )

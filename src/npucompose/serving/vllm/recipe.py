@@ -1,0 +1,119 @@
+"""The recipe that an engine was given: a lock, or an experiment's YAML. Imports nothing of vLLM and no torch.
+
+Both may be a stranger's: what an untrusted file cannot do, it cannot do here either (SECURITY.md).
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Mapping
+from functools import cache, cached_property
+from pathlib import Path
+from typing import Any
+
+from attrs import frozen
+
+from airflow_free.keys import code_digests, digest
+from npucompose.compose.check import Checked, check
+from npucompose.compose.tree import Composed, compose
+from npucompose.errors import ConfigError
+from npucompose.experiment.job import RESULT_PACKAGES, source_of, values_of
+from npucompose.experiment.lock import read as read_lock
+from npucompose.input_safety import load_yaml, read_text
+from npucompose.machine import installed_version
+from npucompose.serving.vllm.options import VllmOptions
+
+KEY = "npucompose"
+"""Of vLLM's `additional_config`."""
+VARIABLE = "NPUCOMPOSE_RECIPE"
+"""The environment variable that says the same, for a vLLM whose command line does not reach its platform."""
+ORIGIN = "the recipe"
+
+
+@frozen(kw_only=True)
+class Recipe:
+    """What a person wants of an engine: a checked experiment, whose model is the engine's."""
+
+    path: str
+    checked: Checked
+
+    @property
+    def options(self) -> VllmOptions:
+        return self.checked.experiment.extensions.section(VllmOptions)
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Numbers of tokens, ascending."""
+        return tuple(sorted(set(self.options.sizes)))
+
+    @property
+    def each_size_alone(self) -> bool:
+        """Whether a size is compiled with numbers where others have symbols."""
+        return self.checked.experiment.shapes.dynamic is False
+
+    @cached_property
+    def passes_key(self) -> str:
+        """A hash of the passes' options and of their sources."""
+        return digest({"passes": values_of(self.checked)["passes"], "sources": self._sources()})
+
+    @cached_property
+    def key(self) -> str:
+        """A hash of all that decides what comes out but vLLM and the model: the recipe with every default, the sources
+        of its passes and of npucompose, torch, and the machine."""
+        return digest(
+            {
+                "recipe": values_of(self.checked),
+                "sources": self._sources(*RESULT_PACKAGES, "npucompose.serving"),
+                "torch": installed_version("torch"),
+                "machine": dict(self.checked.target.identity()),
+            }
+        )
+
+    def _sources(self, *packages: str) -> Mapping[str, str]:
+        modules = sorted({source_of(type(one)) for _, one in self.checked.passes})
+        files = [file for _, one in self.checked.passes for file in one.source_files()]
+        return code_digests((*packages, *modules), files)
+
+
+def recipe_of(additional_config: Any) -> Recipe | None:
+    """The recipe that vLLM's `additional_config` names, else the environment; None where nobody gave one."""
+    asked = additional_config.get(KEY) if isinstance(additional_config, Mapping) else None
+    place = asked or os.environ.get(VARIABLE)
+    if place is None:
+        return None
+    if not isinstance(place, str):
+        raise ConfigError(f"additional_config.{KEY} is the path of a recipe; given {place!r}.")
+    return read(str(Path(place).absolute()))
+
+
+@cache
+def read(path: str) -> Recipe:
+    """The recipe in a file. ConfigError says, with its line, what is wrong, or what vLLM on a CPU has no use for."""
+    data = load_yaml(Path(path))
+    if not isinstance(data, dict):
+        raise ConfigError(f"{path} is no recipe: it holds no mapping.")
+    checked = _of_lock(path) if "schema" in data else _of_experiment(path)
+    support = checked.target.support(checked.experiment.mode.name)
+    if checked.target.name != "cpu" or not support.compiles:
+        given = f"target={checked.target.name} mode={checked.experiment.mode.name}"
+        raise ConfigError(f"{path}: {given}; vLLM on a CPU takes target=cpu and a mode that compiles.")
+    return Recipe(path=path, checked=checked)
+
+
+def _of_lock(path: str) -> Checked:
+    experiment = read_lock(Path(path)).experiment
+    tree, provenance = {**experiment, "trust": False}, dict.fromkeys(experiment, ORIGIN)
+    return check(Composed(tree=tree, provenance=provenance), with_model=False)
+
+
+def _of_experiment(path: str) -> Checked:
+    """Composed as a file of a person's own `--config-dir`, whatever folder it lies in."""
+    with tempfile.TemporaryDirectory() as folder:
+        place = Path(folder, "experiment", "recipe.yaml")
+        place.parent.mkdir()
+        place.write_text(read_text(Path(path)), encoding="utf-8")
+        try:
+            return check(compose(["experiment=recipe"], config_dirs=[folder]), with_model=False)
+        except ConfigError as error:
+            raise ConfigError(*(problem.replace(str(place), path) for problem in error.problems)) from None

@@ -1,0 +1,163 @@
+"""Products with frozen float32 weights: to the faster of two libraries, by what is known of each shape or is measured.
+
+# Note [Who multiplies by a frozen float32 weight]
+Freezing hands every such product to MKL's packed product. On processors that are not Intel's MKL may leave half of the
+vector unit idle, and oneDNN does not (more than twice as fast on a Zen 5); which of the two it is is tried on the
+weights themselves, as max-autotune tries its kernels. A product by oneDNN can also take in the pointwise operators
+after it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from itertools import cycle
+from time import perf_counter_ns
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+from attrs import frozen
+from torch._subclasses.fake_tensor import unset_fake_temporarily
+
+from npucompose.results.winners import FEWEST_ROUNDS, Winner, of_samples
+from npucompose.targets.winners import Winners
+
+if TYPE_CHECKING:
+    from torch import fx
+
+MKL, ONEDNN = "mkl", "onednn"
+MOST_ROUNDS = 60
+"""Rounds of a contest: as many as fit its time, at least FEWEST_ROUNDS and at most so many."""
+
+
+@frozen(kw_only=True, eq=False)
+class Linear:
+    """`mkl::_mkl_linear(x, packed, weight, bias, rows)` of a frozen graph, with the tensors that it names."""
+
+    node: fx.Node
+    packed: torch.Tensor
+    weight: torch.Tensor
+    bias: torch.Tensor | None
+    rows: int
+
+    @property
+    def form(self) -> str:
+        """`linear_8x512x256`: rows, inner size, columns."""
+        columns, inner = self.weight.shape
+        return f"linear_{self.rows}x{inner}x{columns}"
+
+
+def choose_linears(
+    graph_module: fx.GraphModule, library: Literal["auto", "mkl", "onednn"] = "auto", winners: Winners | None = None
+) -> int:
+    """Give the products of a frozen graph to the faster library, shape by shape; how many went to oneDNN.
+
+    With `library=auto` the `winners` know, or what is measured is kept there.
+    See Note [Who multiplies by a frozen float32 weight].
+    """
+    if library == MKL:
+        return 0
+    forms: dict[str, list[Linear]] = {}
+    for linear in linears(graph_module):
+        forms.setdefault(linear.form, []).append(linear)
+    winners = winners or Winners()
+    moved = 0
+    for form, alike in forms.items():
+        if library == ONEDNN or _winner(form, alike, winners) == ONEDNN:
+            for linear, weight in zip(alike, _packed(alike), strict=True):
+                _move(graph_module, linear, weight)
+            moved += len(alike)
+    if moved:
+        graph_module.graph.eliminate_dead_code()
+        _forget_unused(graph_module)
+        graph_module.recompile()
+    return moved
+
+
+def _winner(form: str, alike: Sequence[Linear], winners: Winners) -> str:
+    libraries = (MKL, ONEDNN) if torch.backends.mkldnn.is_available() else (MKL,)
+
+    def measured() -> Winner:
+        if len(libraries) < 2:
+            return Winner(key=form, winner=MKL, by="default", why="this torch has no oneDNN")
+        return of_samples(form, timed(alike, _packed(alike), winners.limit_ms))
+
+    return winners.chosen(form, libraries, measured).winner
+
+
+def _packed(alike: Sequence[Linear]) -> list[torch.Tensor]:
+    """The weights as oneDNN wants them."""
+    with unset_fake_temporarily(), torch.no_grad():
+        return [torch.ops.mkldnn._reorder_linear_weight(linear.weight, linear.rows) for linear in alike]
+
+
+def linears(graph_module: fx.GraphModule) -> list[Linear]:
+    """The products with MKL's packed weights whose operands are constants of the graph."""
+    found: list[Linear] = []
+    mkl = getattr(torch.ops.mkl, "_mkl_linear", None)
+    for node in graph_module.graph.nodes:
+        if node.op != "call_function" or mkl is None or node.target not in (mkl, mkl.default):
+            continue
+        _, packed, weight, bias, rows = node.args
+        if all(n is None or n.op == "get_attr" for n in (packed, weight, bias)):
+            tensors: list[Any] = [
+                None if n is None else getattr(graph_module, n.target) for n in (packed, weight, bias)
+            ]
+            found.append(Linear(node=node, packed=tensors[0], weight=tensors[1], bias=tensors[2], rows=rows))
+    return found
+
+
+def timed(alike: Sequence[Linear], weights: Sequence[torch.Tensor], limit_ms: float) -> dict[str, list[float]]:
+    """{library: microseconds of each round}, taken in turns over all weights of this form.
+
+    All of them, because a weight that lies in the cache is not what a model meets.
+    """
+    with unset_fake_temporarily(), torch.no_grad():
+        x = torch.rand(alike[0].rows, alike[0].weight.shape[1])
+        turns: Mapping[str, Iterator[Callable[[], Any]]] = {
+            MKL: cycle([partial(torch.ops.mkl._mkl_linear, x, a.packed, a.weight, a.bias, a.rows) for a in alike]),
+            ONEDNN: cycle(
+                [
+                    partial(torch.ops.mkldnn._linear_pointwise, x, w, a.bias, "none", [], "")
+                    for a, w in zip(alike, weights, strict=True)
+                ]
+            ),
+        }
+        for turn in turns.values():
+            _nanoseconds(next(turn))
+        taken: dict[str, list[float]] = {name: [] for name in turns}
+        begun, rounds = perf_counter_ns(), 0
+        while rounds < FEWEST_ROUNDS or (perf_counter_ns() - begun < limit_ms * 1e6 and rounds < MOST_ROUNDS):
+            rounds += 1
+            for name, turn in turns.items():
+                taken[name].append(_nanoseconds(next(turn)) / 1e3)
+    return taken
+
+
+def _nanoseconds(call: Callable[[], Any]) -> int:
+    begun = perf_counter_ns()
+    call()
+    return perf_counter_ns() - begun
+
+
+def _move(graph_module: fx.GraphModule, linear: Linear, weight: torch.Tensor) -> None:
+    graph, node = graph_module.graph, linear.node
+    x, _, _, bias, _ = node.args
+    name = f"_onednn_{node.name}"
+    graph_module.register_buffer(name, weight, persistent=False)
+    with graph.inserting_before(node):
+        constant = graph.get_attr(name)
+        constant.meta["is_frozen_param"] = True
+        replacement = graph.call_function(
+            torch.ops.mkldnn._linear_pointwise.default, (x, constant, bias, "none", [], "")
+        )
+    replacement.meta.update(node.meta)
+    node.replace_all_uses_with(replacement)
+    graph.erase_node(node)
+
+
+def _forget_unused(graph_module: fx.GraphModule) -> None:
+    """Let go of constants that no node names any more: MKL's packed weights are as large as the model."""
+    named = {node.target for node in graph_module.graph.nodes if node.op == "get_attr"}
+    for name in [name for name, _ in graph_module.named_buffers(recurse=False) if name not in named]:
+        delattr(graph_module, name)

@@ -1,0 +1,87 @@
+"""What is called in the place of what Inductor compiles for the CPU: recordings of its kernels, or of the kernels that
+it fused, whichever is faster here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from attrs import define, field
+from torch.fx import Graph, GraphModule
+
+from npucompose.errors import NpuComposeError
+from npucompose.replay.executor import build
+from npucompose.replay.front.contest import FUSED, UNFUSED, Contest
+from npucompose.replay.front.generated_cache import GeneratedCache
+from npucompose.replay.front.graph_cache import GraphCache
+from npucompose.replay.interface import Lowered, LowerRequest
+from npucompose.results.winners import Winner
+from npucompose.targets.inductor_code import InductorCode, UnreadCode
+from npucompose.targets.unfused import Untraced
+
+if TYPE_CHECKING:
+    from npucompose.replay.front.generated_cache import HowOften
+    from npucompose.targets.compilation import Backend
+    from npucompose.targets.inductor import Subject
+    from npucompose.targets.winners import Winners
+
+NO_REPLAYER = "there is no native replayer here"
+
+
+@define(kw_only=True, eq=False)
+class NativeRecorder:
+    """A `targets.inductor.Recorder` for one graph of Dynamo's."""
+
+    backend: Backend
+    how: Callable[[LowerRequest], HowOften]
+    winners: Winners
+    native: bool
+    _unfused: GraphModule | None = field(default=None, init=False)
+
+    def wants(self, subject: Subject) -> bool:
+        """Not where the unfused graph is known to be faster; where nothing is known the contest is prepared."""
+        self._unfused = None
+        if not self.native:
+            return True
+        known = self.winners.known(subject.key, (FUSED, UNFUSED))
+        if known is None or known.winner == UNFUSED:
+            try:
+                self._unfused = subject.unfused()
+            except (Untraced, NpuComposeError) as error:
+                self.winners.keep(Winner(key=subject.key, winner=FUSED, by="default", why=f"unfused, it {error}"))
+        return known is None or self._unfused is None
+
+    def lowered(self, subject: Subject, compiled: Any) -> Lowered:
+        if self.native and subject.watch is not None:
+            subject.watch.checked_by(build.load().Weights())
+        if compiled is None:
+            assert self._unfused is not None
+            request = self._request(subject, self._unfused)
+            return GraphCache(request, **self.how(request))
+        try:
+            code = InductorCode.of(compiled) if self.native else NO_REPLAYER
+        except UnreadCode as why:
+            code = f"its code {why}"
+        request = self._request(subject, GraphModule({}, Graph()))
+        return GeneratedCache(request, compiled, code, self._contest(subject), **self.how(request))
+
+    def _contest(self, subject: Subject) -> Contest | None:
+        """Where the unfused graph is at hand, nobody knows which is faster."""
+        if self._unfused is None:
+            return None
+        limit_ms, keep = self.winners.limit_ms, self.winners.keep
+        return Contest(key=subject.key, unfused=self._unfused, limit_ms=limit_ms, keep=keep)
+
+    def _request(self, subject: Subject, graph_module: GraphModule) -> LowerRequest:
+        return LowerRequest(
+            mode=self.backend.mode,
+            graph_module=graph_module,
+            example_inputs=(),
+            static_inputs=subject.fixed,
+            options=self.backend.options,
+            memory=self.backend.common_memory,
+            partial=self.backend.partial,
+            at_once=self.backend.records_at_once,
+            constants=subject.watch,
+        )

@@ -1,0 +1,125 @@
+"""Who computes what: what is pinned, what this machine remembers, and else what is measured now, and remembered.
+
+A file for each part of a graph lies in the cache of the machine, beside the times of its kernels: what is faster is a
+fact of the processor, its cores, torch and the number of threads, and of no project. Loads no torch by itself.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Literal
+
+import attrs
+from attrs import define, field
+
+from npucompose import private
+from npucompose.errors import CompileError, ConfigError, listed
+from npucompose.machine import cache_dir, cpu_model, cpu_quota, installed_version, thread_settings, usable_cores
+from npucompose.results.winners import Winner
+from npucompose.table.structure import facts_of, of_facts
+from npucompose.version import __version__
+
+Measuring = Literal["once", "always", "never"]
+VERSION = 1
+"""Of what a file holds; with another one everything is measured anew."""
+
+
+@define(kw_only=True, eq=False)
+class Winners:
+    """Of one compiled graph. `found` grows while it is compiled and recorded."""
+
+    pinned: Mapping[str, str] = field(factory=dict[str, str])
+    measuring: Measuring = "once"
+    limit_ms: float = 200.0
+    """So long one contest may take."""
+    threads: int = 1
+    found: dict[str, Winner] = field(factory=dict[str, Winner], init=False)
+
+    def chosen(self, key: str, choices: Sequence[str], measured: Callable[[], Winner]) -> Winner:
+        """Who computes `key`: what is known of it, or what `measured` finds; the first of `choices` holds by default.
+
+        CompileError for a pinned one that cannot compute it here.
+        """
+        return self.known(key, choices) or self.keep(measured())
+
+    def known(self, key: str, choices: Sequence[str]) -> Winner | None:
+        """Of this process, pinned, or remembered; None where somebody has to measure."""
+        winner = self.found.get(key) or self._known(key, choices)
+        if winner is not None:
+            self.found[key] = winner
+        return winner
+
+    def _known(self, key: str, choices: Sequence[str]) -> Winner | None:
+        remembered = read(key, self.threads)
+        if remembered is not None and remembered.winner not in choices:
+            remembered = None
+        if key in self.pinned:
+            return _pinned(key, self.pinned[key], choices, remembered)
+        if self.measuring == "never":
+            return Winner(key=key, winner=choices[0], by="default", why="target.measuring=never")
+        return remembered if self.measuring == "once" else None
+
+    def keep(self, winner: Winner) -> Winner:
+        """From now on, and on this machine where it was measured."""
+        self.found[winner.key] = winner
+        if winner.by == "measured" and winner.rounds:
+            keep(winner, self.threads)
+        return winner
+
+
+def _pinned(key: str, value: str, choices: Sequence[str], remembered: Winner | None) -> Winner:
+    if value not in choices:
+        raise CompileError(
+            f"target.kernels.{key}: {value} cannot compute this here. Possible: {listed(choices)}. Without that line, "
+            "or with `npucompose recipe verify --kernels measured`, this machine chooses by itself."
+        )
+    here = remembered.winner if remembered is not None and remembered.winner != value else None
+    return Winner(key=key, winner=value, by="pinned", here=here)
+
+
+def folder() -> Path:
+    """Of the files that hold here."""
+    identity = (
+        VERSION,
+        __version__,
+        cpu_model(),
+        platform.machine(),
+        usable_cores(),
+        cpu_quota(),
+        installed_version("torch"),
+        tuple(sorted(thread_settings().items())),
+    )
+    return cache_dir() / "winners" / hashlib.sha256(repr(identity).encode()).hexdigest()[:16]
+
+
+def _file(key: str, threads: int) -> Path:
+    return folder() / f"{hashlib.sha256(key.encode()).hexdigest()[:32]}-{threads}.json"
+
+
+def read(key: str, threads: int) -> Winner | None:
+    """What is remembered; None for nothing, and for a file that is none or that others could have written."""
+    file = _file(key, threads)
+    if not file.is_file() or private.doubt(file, cache_dir()) is not None:
+        return None
+    try:
+        found = of_facts(Winner, json.loads(file.read_text(encoding="utf-8")), where=str(file))
+    except (OSError, ValueError, ConfigError):
+        return None  # it is measured anew, and replaced
+    return attrs.evolve(found, by="remembered") if found.key == key else None
+
+
+def keep(winner: Winner, threads: int) -> None:
+    """Written whole or not at all; where nothing can be kept the next process measures again."""
+    file = _file(winner.key, threads)
+    with suppress(OSError):
+        private.make(file.parent, cache_dir())
+        beside = file.with_suffix(f".{os.getpid()}")
+        beside.write_text(json.dumps(facts_of(winner)), encoding="utf-8")
+        private.close(file.parent)
+        beside.replace(file)

@@ -1,0 +1,87 @@
+"""One vLLM engine in a process of its own: `python -m tests.serving.engine '{"model": …, "engine": {…}, …}'`.
+
+Prints one line of JSON behind MARK: the tokens of each batch, and what vLLM counted.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from attrs import frozen
+
+MARK = "ENGINE: "
+ROOT = Path(__file__).resolve().parents[2]
+ENVIRONMENT = {
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+    "VLLM_CPU_KVCACHE_SPACE": "1",
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+    "VLLM_NO_USAGE_STATS": "1",
+    "HF_HUB_OFFLINE": "1",
+}
+
+
+@frozen
+class Answer:
+    tokens: dict[str, list[list[int]]]
+    """{batch: the tokens of each prompt}."""
+    counted: dict[str, int]
+    log: str
+
+
+def answer(model: Path, cache: Path, batches: list[int], tokens: int = 24, **engine: Any) -> Answer:
+    """Greedy tokens of an engine that is made with these arguments of `vllm.LLM`."""
+    asked = json.dumps({"model": str(model), "batches": batches, "tokens": tokens, "engine": engine})
+    ran = subprocess.run(
+        [sys.executable, "-m", "tests.serving.engine", asked],
+        env={**os.environ, **ENVIRONMENT, "VLLM_CACHE_ROOT": str(cache)},
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    log = ran.stdout + ran.stderr
+    line = next((line for line in ran.stdout.splitlines() if line.startswith(MARK)), None)
+    assert line is not None, log[-6000:]
+    return Answer(**json.loads(line.removeprefix(MARK)), log=log)
+
+
+def prompts(batch: int) -> list[dict[str, list[int]]]:
+    drawn = random.Random(batch)
+    drawn_tokens = ([drawn.randrange(3, 500) for _ in range(drawn.randrange(3, 20))] for _ in range(batch))
+    return [{"prompt_token_ids": tokens} for tokens in drawn_tokens]
+
+
+def main(asked: dict[str, Any]) -> None:
+    from torch._dynamo.utils import counters
+    from vllm import LLM, SamplingParams
+    from vllm.platforms import current_platform
+
+    llm = LLM(
+        model=asked["model"],
+        skip_tokenizer_init=True,
+        load_format="dummy",
+        dtype="float32",
+        max_model_len=512,
+        max_num_seqs=8,
+        max_num_batched_tokens=512,
+        seed=0,
+        **asked["engine"],
+    )
+    greedy = SamplingParams(temperature=0, max_tokens=asked["tokens"], ignore_eos=True, detokenize=False)
+    found = {
+        str(batch): [list(one.outputs[0].token_ids) for one in llm.generate(prompts(batch), greedy, use_tqdm=False)]
+        for batch in asked["batches"]
+    }
+    counted = {name: counters["inductor"][name] for name in ("fxgraph_cache_miss", "fxgraph_cache_hit")}
+    counted["is_ours"] = int(type(current_platform).__name__ == "RecipePlatform")
+    print(f"\n{MARK}{json.dumps({'tokens': found, 'counted': counted})}", flush=True)
+
+
+if __name__ == "__main__":
+    main(json.loads(sys.argv[1]))

@@ -1,0 +1,99 @@
+"""What a serving engine reads of a recipe, and what it says of sizes: everything that asks for no engine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from npucompose.errors import ConfigError
+from npucompose.replay.interface import Admission
+from npucompose.serving.vllm.pieces import OnlyWatched, Unrecorded
+from npucompose.serving.vllm.recipe import Recipe, read, recipe_of
+
+HEAD = "# @package _global_\n# served\n"
+FUSED = HEAD + "defaults:\n  - override /mode: max-autotune\n  - override /shapes: auto\n"
+
+
+def written(folder: Path, text: str, name: str = "mine.yaml") -> str:
+    place = folder / name
+    place.write_text(text)
+    return str(place)
+
+
+def test_a_recipe_is_an_experiments_file_wherever_it_lies(tmp_path: Path) -> None:
+    recipe = read(written(tmp_path, FUSED + "extensions:\n  vllm: {sizes: [4, 1, 4], general: eager}\n"))
+    assert recipe.sizes == (1, 4)
+    assert (recipe.options.general, recipe.options.graphs) == ("eager", "full")
+    assert not recipe.each_size_alone
+
+
+def test_a_recipe_with_static_shapes_compiles_each_size_alone(tmp_path: Path) -> None:
+    assert read(written(tmp_path, HEAD + "defaults:\n  - override /mode: reduce-overhead\n")).each_size_alone
+
+
+def test_it_is_named_in_vllms_configuration_or_else_in_the_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("NPUCOMPOSE_RECIPE", raising=False)
+    one, other = written(tmp_path, FUSED, "one.yaml"), written(tmp_path, FUSED, "other.yaml")
+    assert recipe_of({}) is None
+    monkeypatch.setenv("NPUCOMPOSE_RECIPE", one)
+    assert [recipe_of(config) for config in ({}, {"npucompose": other})] == [read(one), read(other)]
+    with pytest.raises(ConfigError, match="is the path of a recipe; given 3"):
+        recipe_of({"npucompose": 3})
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (FUSED + "trust: true\n", "only the command line itself can say so"),
+        (FUSED + "seed: ${oc.env:HOME}\n", "resolver"),
+        (FUSED + "hydra: {run: {dir: /tmp/x}}\n", "hydra"),
+        (FUSED + "passes: {python: {function: 'os:getcwd'}}\n", "trust=true"),
+        (FUSED + "extensions:\n  vllm: {graphs: half}\n", "mine.yaml:7"),
+        ("- a\n", "holds no mapping"),
+        (HEAD + "defaults:\n  - override /mode: eager\n", "a mode that compiles"),
+        ("schema: 7\n", "no recipe of schema 1"),
+    ],
+)
+def test_what_a_strangers_file_may_not_say_is_refused(text: str, says: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as refused:
+        read(written(tmp_path, text))
+    assert says in str(refused.value)
+
+
+def test_an_edited_pass_is_another_key_and_another_recipe_of_the_same_text_is_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = FUSED.replace("/shapes: auto", "/shapes: auto\n  - override /passes: cse")
+    first, same = (read(written(tmp_path, text, name)) for name in ("a.yaml", "b.yaml"))
+    assert (first.key, first.passes_key) == (same.key, same.passes_key)
+    from airflow_free import keys
+
+    digest = keys._tree_digest
+
+    def edited(path: Path) -> str:
+        return digest(path) + ("edited" if path.stem in ("simplify", "cse") else "")
+
+    monkeypatch.setattr(keys, "_tree_digest", edited)
+    again = Recipe(path=first.path, checked=first.checked)
+    assert again.passes_key != first.passes_key
+    assert again.key != first.key
+
+
+def test_each_size_that_is_left_out_is_said_once_and_all_above_the_largest_together() -> None:
+    said: list[str] = []
+    unrecorded = Unrecorded((1, 4), "eager", said.append)
+    for tokens in (1, 2, 2, 4, 3, 9, 200):
+        unrecorded.came(tokens)
+    assert said == [
+        "A step of 2 tokens is none of the recorded sizes [1, 4]: eager runs it.",
+        "A step of 3 tokens is none of the recorded sizes [1, 4]: eager runs it.",
+        "A step of 9 tokens is none of the recorded sizes [1, 4]: eager runs it, as will every larger one.",
+    ]
+
+
+def test_no_size_that_the_recipe_does_not_name_earns_a_recording() -> None:
+    assert Admission().admits("a size", 0.0, None)
+    assert not OnlyWatched().admits("a size", 0.0, None)
