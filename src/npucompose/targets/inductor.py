@@ -24,7 +24,7 @@ from torch._inductor.custom_graph_pass import CustomGraphPass
 from torch.utils._python_dispatch import _disable_current_modes
 
 from npucompose.streams import strip
-from npucompose.targets import unfused
+from npucompose.targets import inductor_cache, unfused
 from npucompose.targets.in_place import ScatterInPlace
 
 if TYPE_CHECKING:
@@ -82,7 +82,8 @@ def through_inductor(
     first = _PassesFirst(backend)
     watch = backend.frozen.watch(graph_module)
     dynamo = unfused.copied(graph_module) if recorder is not None else graph_module
-    hooks = {"joint_custom_pre_pass": first, "post_grad_custom_post_pass": ScatterInPlace()}
+    digest = inductor_cache.digest_of(watch.tensors) if watch is not None else None
+    hooks = {"joint_custom_pre_pass": first, "post_grad_custom_post_pass": ScatterInPlace(digest or "")}
     settings = {**backend.inductor.settings(), **hooks, **_unfrozen(watch)}
 
     def inner(aot: fx.GraphModule, inputs: Sequence[Any], **keywords: Any) -> Any:
@@ -93,6 +94,7 @@ def through_inductor(
             _own_memory(aot)
             if frozen is not None:
                 frozen(aot)
+            inductor_cache.mark_packed(aot)
         subject = None
         if recorder is not None and keywords.get("is_inference"):
             subject = Subject(
@@ -114,7 +116,7 @@ def through_inductor(
         return first.recorded(recorder.lowered(subject, compiled))
 
     # Boxed or not, it is called with the graph's inputs: Inductor's type says which and torch.compile does not care.
-    with functorch_config.patch(enable_autograd_cache=False):
+    with functorch_config.patch(enable_autograd_cache=False), inductor_cache.quick(keyed=digest is not None):
         compiled: Any = compile_fx(graph_module, list(example_inputs), inner_compile=inner, config_patches=settings)
     return compiled if watch is None else _holding(watch, compiled)
 
