@@ -45,12 +45,10 @@ class Winner:
     def words(self) -> str:
         """`linear_8x512x256: onednn, 2.31x as fast as mkl (quartiles 2.20x to 2.40x of 40 rounds), remembered`."""
         parts = [f"{self.key}: {self.winner}"]
-        if self.gain is not None and self.rival is not None:
-            factor = self.times_us[self.rival] / self.times_us[self.winner]
-            low, high = self.gain
-            parts.append(
-                f"{factor:.2f}x as fast as {self.rival} (quartiles {low:.2f}x to {high:.2f}x of {self.rounds})"
-            )
+        if self.rival is not None:
+            words = f"{self.times_us[self.rival] / self.times_us[self.winner]:.2f}x as fast as {self.rival}"
+            low, high = self.gain or (0, 0)
+            parts.append(words + (f" (quartiles {low:.2f}x to {high:.2f}x of {self.rounds})" if self.gain else ""))
         if self.max_abs_err is not None:
             parts.append(f"results differ by {self.max_abs_err:.2g}")
         parts.append(self.by if self.by != "default" else "not measured")

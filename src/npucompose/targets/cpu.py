@@ -268,7 +268,9 @@ class CpuTarget(Target):
         known, winners = len(backend.compilations), self._winners()
         recorder = self.recorder(backend, winners) if backend.records else None
         chosen = partial(linears.choose_linears, library=self.linear, winners=winners)
-        compiled = inductor.through_inductor(backend, graph_module, example_inputs, frozen=chosen, recorder=recorder)
+        compiled = inductor.through_inductor(
+            backend, graph_module, example_inputs, frozen=chosen, recorder=recorder, winners=winners
+        )
         for compilation in backend.compilations[known:]:
             compilation.winners = winners.found
         return compiled

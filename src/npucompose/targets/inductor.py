@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 import warnings
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from functools import partial
 from time import perf_counter
 from types import ModuleType
@@ -26,6 +27,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from npucompose.streams import strip
 from npucompose.targets import inductor_cache, unfused
 from npucompose.targets.in_place import ScatterInPlace
+from npucompose.targets.inductor_choices import choosing
 
 if TYPE_CHECKING:
     from torch import fx
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
     from npucompose.replay.interface import Lowered
     from npucompose.targets.compilation import Backend, Compilation
     from npucompose.targets.frozen_weights import FrozenWeights, Watch
+    from npucompose.targets.winners import Winners
 
 Frozen = Callable[["fx.GraphModule"], Any]
 """What is done with a graph whose weights have become constants."""
@@ -71,20 +74,24 @@ def through_inductor(
     example_inputs: Sequence[Any],
     frozen: Frozen | None = None,
     recorder: Recorder | None = None,
+    winners: Winners | None = None,
 ) -> Callable[..., Any]:
     """The passes, then Inductor; a stream plan has been validated by its pass and is stripped here.
 
-    With a `recorder` what Inductor makes for inference is called through what that makes of it.
+    With a `recorder` what Inductor makes for inference is called through what that makes of it. With `winners` its
+    products are computed as is known there, and it is kept there what Inductor measures of them.
 
     AOTAutograd's own cache is off: its key knows no pass, so that a hit would run a graph that other passes made, and
     would leave no account of this one. Inductor's cache, whose key is the graph as the passes left it, stays on.
     """
-    first = _PassesFirst(backend)
+    first = _PassesFirst(backend, winners)
     watch = backend.frozen.watch(graph_module)
     dynamo = unfused.copied(graph_module) if recorder is not None else graph_module
     digest = inductor_cache.digest_of(watch.tensors) if watch is not None else None
     hooks = {"joint_custom_pre_pass": first, "post_grad_custom_post_pass": ScatterInPlace(digest or "")}
-    settings = {**backend.inductor.settings(), **hooks, **_unfrozen(watch)}
+    anew = {"fx_graph_cache": False, "autotune_local_cache": False}
+    measured = anew if winners is not None and winners.measuring == "always" else {}
+    settings = {**backend.inductor.settings(), **hooks, **measured, **_unfrozen(watch)}
 
     def inner(aot: fx.GraphModule, inputs: Sequence[Any], **keywords: Any) -> Any:
         freezes = keywords.get("is_inference") and inductor_config.freezing
@@ -106,7 +113,8 @@ def through_inductor(
             )
         known = len(PyCodeCache.modules)
         wanted = recorder is None or subject is None or recorder.wants(subject)
-        compiled = compile_fx_inner(aot, inputs, **keywords) if wanted else None
+        with nullcontext() if winners is None else choosing(winners, first.key):
+            compiled = compile_fx_inner(aot, inputs, **keywords) if wanted else None
         first.lowered()
         if freezes and watch is not None:
             watch.froze(_kept())
@@ -185,8 +193,8 @@ class _PassesFirst(CustomGraphPass):
     for training reach the hook joint, forward and backward in one; their passes run on the two halves, in `inner`.
     """
 
-    def __init__(self, backend: Backend) -> None:
-        self.backend = backend
+    def __init__(self, backend: Backend, winners: Winners | None = None) -> None:
+        self.backend, self.winners = backend, winners
         self._of: Compilation | None = None
         self._begun = 0.0
 
@@ -202,8 +210,9 @@ class _PassesFirst(CustomGraphPass):
         self.rewrite(graph_module, [node.meta.get("val") for node in placeholders])
 
     def uuid(self) -> str:
-        """One for all: the key of Inductor's cache is made of the graph as the passes left it."""
-        return "npucompose"
+        """The key of Inductor's cache is made of the graph as the passes left it: one for all, where nothing else says
+        how it is computed."""
+        return "npucompose" + ("" if self.winners is None else self.winners.identity(self.key))
 
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
         """A key of Inductor's cache holds the `uuid`; before torch 2.9 it is made of copies of all settings."""

@@ -13,7 +13,7 @@ import platform
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal, cast
 
 import attrs
 from attrs import define, field
@@ -40,6 +40,8 @@ class Winners:
     """So long one contest may take."""
     threads: int = 1
     found: dict[str, Winner] = field(factory=dict[str, Winner], init=False)
+    choices: dict[str, Sequence[str]] = field(factory=dict[str, Sequence[str]], init=False)
+    """Of the products that Inductor asked for while it compiled."""
 
     def chosen(self, key: str, choices: Sequence[str], measured: Callable[[], Winner]) -> Winner:
         """Who computes `key`: what is known of it, or what `measured` finds; the first of `choices` holds by default.
@@ -68,9 +70,25 @@ class Winners:
     def keep(self, winner: Winner) -> Winner:
         """From now on, and on this machine where it was measured."""
         self.found[winner.key] = winner
-        if winner.by == "measured" and winner.rounds:
+        if winner.by == "measured" and winner.times_us:
             keep(winner, self.threads)
         return winner
+
+    def identity(self, graph: str) -> str:
+        """Of what code that Inductor keeps of a graph depends on here: what is pinned, how often it was asked anew."""
+        again = _read(_file(_products(graph), self.threads)).get("again", 0)
+        return digest_of(sorted(self.pinned.items()), again) if self.pinned or again else ""
+
+    def products(self, graph: str) -> Mapping[str, Sequence[str]]:
+        """{product: ways to compute it} that Inductor asked for when it last compiled the graph."""
+        found = _read(_file(_products(graph), self.threads)).get("products", {})
+        return {str(key): [*map(str, ways)] for key, ways in found.items()} if isinstance(found, dict) else {}
+
+    def keep_products(self, graph: str, products: Mapping[str, Sequence[str]]) -> None:
+        """Remember them for a process in which Inductor finds the graph compiled, and asks nobody."""
+        file = _file(_products(graph), self.threads)
+        again = int(_read(file).get("again", 0)) + (self.measuring == "always")
+        _write(file, {"products": {key: list(ways) for key, ways in products.items()}, "again": again})
 
 
 def _pinned(key: str, value: str, choices: Sequence[str], remembered: Winner | None) -> Winner:
@@ -95,31 +113,52 @@ def folder() -> Path:
         installed_version("torch"),
         tuple(sorted(thread_settings().items())),
     )
-    return cache_dir() / "winners" / hashlib.sha256(repr(identity).encode()).hexdigest()[:16]
+    return cache_dir() / "winners" / digest_of(identity)[:16]
+
+
+def digest_of(*values: object) -> str:
+    return hashlib.sha256(repr(values).encode()).hexdigest()[:32]
+
+
+def _products(graph: str) -> str:
+    return f"products of {graph}"
 
 
 def _file(key: str, threads: int) -> Path:
-    return folder() / f"{hashlib.sha256(key.encode()).hexdigest()[:32]}-{threads}.json"
+    return folder() / f"{digest_of(key)}-{threads}.json"
 
 
 def read(key: str, threads: int) -> Winner | None:
     """What is remembered; None for nothing, and for a file that is none or that others could have written."""
     file = _file(key, threads)
-    if not file.is_file() or private.doubt(file, cache_dir()) is not None:
-        return None
     try:
-        found = of_facts(Winner, json.loads(file.read_text(encoding="utf-8")), where=str(file))
-    except (OSError, ValueError, ConfigError):
+        found = of_facts(Winner, _read(file), where=str(file))
+    except ConfigError:
         return None  # it is measured anew, and replaced
     return attrs.evolve(found, by="remembered") if found.key == key else None
 
 
 def keep(winner: Winner, threads: int) -> None:
-    """Written whole or not at all; where nothing can be kept the next process measures again."""
-    file = _file(winner.key, threads)
+    """Where nothing can be kept the next process measures again."""
+    _write(_file(winner.key, threads), facts_of(winner))
+
+
+def _read(file: Path) -> dict[str, Any]:
+    """{} for no file, and for one that is none or that others could have written."""
+    if not file.is_file() or private.doubt(file, cache_dir()) is not None:
+        return {}
+    try:
+        found = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return cast("dict[str, Any]", found) if isinstance(found, dict) else {}
+
+
+def _write(file: Path, facts: Mapping[str, Any]) -> None:
+    """Whole or not at all."""
     with suppress(OSError):
         private.make(file.parent, cache_dir())
         beside = file.with_suffix(f".{os.getpid()}")
-        beside.write_text(json.dumps(facts_of(winner)), encoding="utf-8")
+        beside.write_text(json.dumps(facts), encoding="utf-8")
         private.close(file.parent)
         beside.replace(file)

@@ -1,0 +1,126 @@
+"""Which of Inductor's ways to compute a product is taken: its own choice is remembered and named, or it is told one.
+
+All that is internal to Inductor's selection of algorithms stands here (torch/_inductor/select_algorithm.py): the two
+lists of functions that it asks, before it measures and after that, and which of its choices calls a library. A torch
+that has no list to be asked before it measures chooses by itself, and nothing is said of it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from torch._inductor import select_algorithm
+from torch._inductor.select_algorithm import ExternKernelCaller
+
+from npucompose.results.winners import LEAST_GAIN, Winner
+from npucompose.targets.winners import Winners
+
+TEMPLATE = "template"
+"""A kernel that Inductor writes from a template, for this product and what follows it."""
+PACKED = {"mkl_linear": 1}
+"""{library: which operand is a packed weight}, whose size is the library's own affair."""
+_at_work: list[Winners] = []
+"""Of the compilation under way; it is one at a time, under Dynamo's lock."""
+_listening = False
+
+
+@contextmanager
+def choosing(winners: Winners, graph: str) -> Iterator[None]:
+    """Inductor compiles the graph of this key inside. Where it finds it compiled in its cache, it asks nobody: the
+    products that it asked for when the cache was written are said to be computed as they were then."""
+    _listen()
+    _at_work.append(winners)
+    known = set(winners.found)
+    try:
+        yield
+    finally:
+        _at_work.pop()
+    products = {key: [*winners.choices[key]] for key in winners.found if key not in known and key in winners.choices}
+    if products:
+        winners.keep_products(graph, products)
+    for key, choices in ({} if products else winners.products(graph)).items():
+        winners.known(key, choices)
+
+
+def _listen() -> None:
+    global _listening
+    if not _listening and hasattr(select_algorithm, "add_preprocessing_fn"):
+        select_algorithm.add_preprocessing_fn(_allowed)
+        select_algorithm.add_feedback_saver(_measured)
+        _listening = True
+
+
+def _allowed(choices: list[Any]) -> list[Any]:
+    """Of the choices for one product those that are known to win; all where nothing is known."""
+    key = product(choices) if _at_work else None
+    if key is None:
+        return choices
+    winners, names = _at_work[-1], _names(choices)
+    winners.choices[key] = names
+    known = winners.known(key, names)
+    if known is None or known.by == "default":
+        winners.found.pop(key, None)  # Inductor's options say whether it measures
+        return choices
+    return [choice for choice in choices if _name(choice) == known.winner]
+
+
+def _measured(timings: MutableMapping[Any, float], *_: Any) -> None:
+    """Inductor has measured, in milliseconds; it takes the shortest of what is left in `timings`."""
+    key = product(list(timings)) if _at_work else None
+    if key is None:
+        return
+    winner = _winner(key, {name: us for name, us in _shortest(timings).items() if us != float("inf")})
+    if winner is None:
+        return
+    _at_work[-1].keep(winner)
+    for choice in [choice for choice in timings if _name(choice) != winner.winner]:
+        del timings[choice]
+
+
+def _winner(key: str, times_us: Mapping[str, float]) -> Winner | None:
+    """The library stays unless a template takes LEAST_GAIN less."""
+    if len(times_us) < 2:
+        return None
+    holder = next((name for name in times_us if name != TEMPLATE), TEMPLATE)
+    fastest = min(times_us, key=times_us.__getitem__)
+    wins = times_us[fastest] <= (1 - LEAST_GAIN) * times_us[holder]
+    return Winner(key=key, winner=fastest if wins else holder, by="measured", times_us=times_us)
+
+
+def _shortest(timings: Mapping[Any, float]) -> dict[str, float]:
+    found: dict[str, float] = {}
+    for choice, ms in timings.items():
+        name = _name(choice)
+        found[name] = min(ms * 1e3, found.get(name, float("inf")))
+    return found
+
+
+def product(choices: Sequence[Any]) -> str | None:
+    """`mkl_linear_8x512_256x512_float32` of the library's name and of what is multiplied; None where there is nothing
+    to choose, and for sizes that are symbols."""
+    names = _names(choices)
+    library = next((name for name in names if name != TEMPLATE), None)
+    if library is None or len(names) < 2:
+        return None
+    called = next(choice for choice in choices if _name(choice) == library)  # a template's weight may be in blocks
+    nodes = [node for place, node in enumerate(called.input_nodes) if place != PACKED.get(library)]
+    operands = [(node.get_size(), node.get_dtype()) for node in nodes]
+    try:
+        sizes = ["x".join(str(int(size)) for size in sizes) for sizes, _ in operands]
+    except TypeError:  # a symbol
+        return None
+    return "_".join([library, *dict.fromkeys(sizes), str(operands[0][1]).removeprefix("torch.")])
+
+
+def _names(choices: Sequence[Any]) -> list[str]:
+    """Libraries first: what holds by default stands first."""
+    return sorted(dict.fromkeys(map(_name, choices)), key=lambda name: name == TEMPLATE)
+
+
+def _name(choice: Any) -> str:
+    if not isinstance(choice, ExternKernelCaller):
+        return TEMPLATE
+    return re.sub(r"\W+", "_", str(choice.name).rpartition("::")[2]).strip("_")

@@ -1,0 +1,161 @@
+"""Inductor's choice between a library and its template for a product: named, remembered, pinned."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch._inductor import select_algorithm
+
+import npucompose
+from npucompose.results.winners import Winner
+from npucompose.targets import inductor_choices as choices
+from npucompose.targets.inductor_choices import TEMPLATE, choosing
+from npucompose.targets.winners import Winners
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    from npucompose.replay.executor import build
+
+    build.load()
+    monkeypatch.setenv("NPUCOMPOSE_CACHE", str(tmp_path / "cache"))
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
+
+
+class Library:
+    """Stands for an ExternKernelCaller."""
+
+    def __init__(self, name: str, *sizes: tuple[Any, ...]) -> None:
+        self.name = name
+        self.input_nodes = [
+            SimpleNamespace(get_size=lambda s=s: s, get_dtype=lambda: torch.float32)
+            for s in sizes or ((8, 4), (77, 1), (4, 2))
+        ]
+
+
+class Template(Library):
+    pass
+
+
+@pytest.fixture
+def two(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    monkeypatch.setattr(choices, "ExternKernelCaller", type("Extern", (Library,), {}))
+    return [Template("cpp_1", (8, 4), (1, 4, 16)), choices.ExternKernelCaller("mkl::_mkl_linear"), Template("cpp_2")]  # type: ignore[call-arg]
+
+
+KEY = "mkl_linear_8x4_4x2_float32"
+
+
+def test_a_product_is_called_after_the_library_and_what_is_multiplied(two: list[Any]):
+    assert choices.product(two) == KEY
+    assert choices.product(two[:1]) is None, "there is nothing to choose"
+    assert choices.product(two[:1] + two[2:]) is None, "between templates Inductor chooses"
+    symbol: Any = choices.ExternKernelCaller("aten::mm", (SimpleNamespace(), 4))  # type: ignore[call-arg]
+    assert choices.product([symbol, two[0]]) is None
+
+
+@pytest.mark.parametrize(
+    ("ms", "winner"), [((1.0, 2.0, 0.5), TEMPLATE), ((1.96, 2.0, 9.0), "mkl_linear"), ((3, 2, 4), "mkl_linear")]
+)
+def test_what_inductor_measures_is_kept_and_a_template_wins_by_more_than_noise(
+    two: list[Any], ms: tuple[float, ...], winner: str
+):
+    winners = Winners()
+    with choosing(winners, "graph_1"):
+        assert choices._allowed(two) == two
+        timings = dict(zip(two, ms, strict=True))
+        choices._measured(timings, "packed_linear")
+    assert {choices._name(choice) for choice in timings} == {winner}
+    found = winners.found[KEY]
+    assert (found.winner, found.by) == (winner, "measured")
+    assert found.times_us == {TEMPLATE: min(ms[0], ms[2]) * 1000, "mkl_linear": ms[1] * 1000}
+    assert f"x as fast as {found.rival}, measured" in found.words
+
+    again = Winners()
+    with choosing(again, "graph_2"):
+        assert {choices._name(choice) for choice in choices._allowed(two)} == {winner}
+    assert again.found[KEY].by == "remembered"
+
+
+def test_where_inductor_finds_its_code_compiled_the_products_of_it_are_named_all_the_same(two: list[Any]):
+    with choosing(Winners(), "graph_1"):
+        choices._allowed(two)
+        choices._measured(dict(zip(two, (1.0, 2.0, 3.0), strict=True)))
+    later, other = Winners(), Winners()
+    with choosing(later, "graph_1"):
+        pass
+    with choosing(other, "graph_2"):
+        pass
+    assert [one.winner for one in later.found.values()] == [TEMPLATE]
+    assert other.found == {}
+
+
+def test_a_pinned_way_is_the_only_choice_and_part_of_what_inductor_keeps(two: list[Any]):
+    pinned = Winners(pinned={KEY: "mkl_linear"})
+    with choosing(pinned, "graph_1"):
+        assert choices._allowed(two) == [two[1]]
+    assert pinned.found[KEY].by == "pinned"
+    assert Winners().identity("graph_1") == ""
+    assert pinned.identity("graph_1") not in ("", Winners(pinned={KEY: TEMPLATE}).identity("graph_1"))
+
+
+def test_what_is_measured_anew_is_another_code_for_inductor(two: list[Any]):
+    def measure(how: Any) -> None:
+        with choosing(Winners(measuring=how), "graph_1"):
+            choices._allowed(two)
+            choices._measured(dict(zip(two, (1.0, 2.0, 3.0), strict=True)))
+
+    measure("once")
+    first = Winners().identity("graph_1")
+    measure("always")
+    second = Winners().identity("graph_1")
+    measure("always")
+    assert len({first, second, Winners().identity("graph_1")}) == 3
+
+
+def test_other_compilations_and_who_wants_nothing_measured_are_left_alone(two: list[Any]):
+    assert choices._allowed(two) == two
+    timings = dict(zip(two, (1.0, 2.0, 3.0), strict=True))
+    choices._measured(timings)
+    assert len(timings) == 3
+    never = Winners(measuring="never")
+    with choosing(never, "graph_1"):
+        assert choices._allowed(two) == two
+    assert never.found == {}
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not hasattr(select_algorithm, "add_preprocessing_fn"), reason="this torch asks nobody")
+@pytest.mark.parametrize("way", [TEMPLATE, "mkl_linear"])
+def test_the_torch_that_is_installed_computes_a_product_as_it_is_told(way: str, monkeypatch: pytest.MonkeyPatch):
+    seen: list[str] = []
+    told = choices.product
+
+    def product(given: Any) -> str | None:
+        key = told(given)
+        seen.extend([key] if key else [])
+        return key
+
+    monkeypatch.setattr(choices, "product", product)
+    fixed = ("mode=max-autotune", "target.linear=mkl", "inductor.fx_graph_cache=false")
+    model = nn.Linear(32, 48).eval()
+    x = torch.randn(16, 32)
+    kernels = f"target.kernels={{mkl_linear_16x32_48x32_float32: {way}}}"
+    fast = npucompose.compile(model, *fixed, kernels, "target.measuring=never")
+    with torch.no_grad():
+        torch.testing.assert_close(fast(x), model(x))
+    (compilation,) = fast.materialised.backend.compilations
+    (found,) = [one for key, one in compilation.winners.items() if key in seen]
+    assert isinstance(found, Winner)
+    assert (found.winner, found.by) == (way, "pinned")
+    (one,) = compilation.lowered.captured
+    products = [step.op for step in one.plan.steps if "linear" in str(step.op)]
+    assert bool(products) is (way != TEMPLATE)
