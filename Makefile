@@ -7,13 +7,15 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 READY_EXTRAS := $(VENV)/.ready-extras
 READY_BENCH := $(VENV)/.ready-bench
+READY_RIVALS := $(VENV)/.ready-rivals
 READY_CI := $(VENV)/.ready-ci
 # Files by their hashes, and nothing that was not asked for. torch comes by its version: its builds are different files.
 LOCKED := install --quiet $(PIP_FLAGS) --require-hashes --no-deps --no-build-isolation
 
-# A half of the tests for each of two workers, whoever is done first takes from the other. Bytecode is kept: without it,
-# each process compiles every source again.
-PYTEST = PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n 2 --dist worksteal $(PYTEST_FLAGS)
+# A share of the tests for each worker, whoever is done first takes from the others. Bytecode is kept: without it, each
+# process compiles every source again.
+WORKERS ?= 2
+PYTEST = PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(PYTEST_FLAGS)
 PYTEST_FLAGS ?=
 SEED ?= $(shell date +%s)
 
@@ -42,11 +44,17 @@ $(READY_BENCH): $(READY_EXTRAS) requirements/bench.lock
 	$(BIN)/python -m pip $(LOCKED) --requirement requirements/bench.lock
 	@touch $@
 
+$(READY_RIVALS): $(READY_BENCH) requirements/rivals.lock
+	$(BIN)/python -m pip $(LOCKED) --requirement requirements/rivals.lock
+	@touch $@
+
 install: $(READY)  ## make .venv, everything by its hash
 
 extras: $(READY_EXTRAS)  ## the optional models: transformers, minilm
 
 ci-extras: $(READY_CI)  ## the extras, and what searches, sweeps on more than one machine and trackers need
+
+rivals: $(READY_RIVALS)  ## more engines for bench-table, 1 GB: ExecuTorch, IREE, TVM
 
 run: $(READY)  ## set everything up and run the main job
 	$(BIN)/python run.py mode=reduce-overhead passes=stream_plan
@@ -153,7 +161,7 @@ bench-streams: $(READY)  ## stream plans beside those of others, over a lower bo
 bench-generate: $(READY_EXTRAS)  ## tokens/s of six Hugging Face classes against eager and Inductor, into benchmarks/results; idle, 15 minutes
 	$(BIN)/python -m benchmarks.generate
 
-bench-table: $(READY_BENCH)  ## every way to run a model side by side, into docs/performance.md (half an hour)
+bench-table: $(READY_BENCH)  ## every way to run a model side by side, into docs/performance.md (an hour and a half)
 	$(BIN)/python benchmarks/performance.py
 
 huggingface: $(READY_EXTRAS)  ## Hugging Face classes against their traced graphs, into docs/huggingface.md (25 minutes)
@@ -173,4 +181,4 @@ golden: $(READY)  ## rewrite the golden files, to be reviewed as a diff
 clean:  ## remove .venv and what runs leave behind
 	rm -rf $(VENV) .vllm .host .bundle .bundle.build dist outputs multirun .npucompose
 
-.PHONY: help install extras ci-extras run wheel native test test-shuffled surroundings test-full test-sanitized test-sanitized-fast fuzz-programs fuzz-fused fuzz-strangers mutants test-npu test-serving test-cuda test-cuda-offline bundle lock check bench bench-generate bench-streams bench-table huggingface npu-tables pictures golden clean dist try-dist
+.PHONY: help install extras ci-extras rivals run wheel native test test-shuffled surroundings test-full test-sanitized test-sanitized-fast fuzz-programs fuzz-fused fuzz-strangers mutants test-npu test-serving test-cuda test-cuda-offline bundle lock check bench bench-generate bench-streams bench-table huggingface npu-tables pictures golden clean dist try-dist

@@ -60,7 +60,16 @@ MODELS = {
 """{name in the table: the overrides that make it}."""
 STEPS = 3
 FLOOR_ROUNDS = 7
-LIBRARIES = ("torch", "transformers", "onnxruntime", "onnxscript", "openvino")
+LIBRARIES = (
+    "torch",
+    "transformers",
+    "onnxruntime",
+    "onnxscript",
+    "openvino",
+    "executorch",
+    "iree-turbine",
+    "apache-tvm",
+)
 
 
 def measure(model: str, threads: int, seconds: float) -> dict[str, Any]:

@@ -35,6 +35,10 @@ its kernels take, by themselves and hot (`benchmarks/floor.py`).
 - *resnet18* and *unet* are given images with channels first, as torch has them by itself.
 - AOTInductor and the rows without npucompose have torch's defaults. ONNX Runtime and OpenVINO take and give arrays over
   torch's memory; their threads do not spin or are counted as asked.
+- ExecuTorch, IREE and TVM take part where they are installed (`make rivals`). *ExecuTorch* gives XNNPACK what it takes
+  and computes the rest with its portable kernels; *IREE* generates code for this processor (`llvm-cpu`), which one
+  thread runs inline; *TVM* has its default pipeline, because tuning takes hours for each model. *nativert* is torch's
+  own interpreter of exported programs, where torch's build lets Python make one.
 """
 
 

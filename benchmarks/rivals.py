@@ -14,7 +14,7 @@ from subject import Ready, Subject, Unavailable
 
 
 def native_runtime(subject: Subject) -> Ready:
-    """torch's own C++ interpreter of exported programs, as its build has it for Python."""
+    """torch's own C++ interpreter of exported programs (nativert), as its build has it for Python."""
     runner = getattr(getattr(torch._C, "_nativert", None), "PyModelRunner", None)
     if runner is None:
         raise Unavailable("this build of torch has no torch._C._nativert")
@@ -24,7 +24,10 @@ def native_runtime(subject: Subject) -> Ready:
     with tempfile.TemporaryDirectory() as folder:
         file = str(Path(folder) / "model.pt2")
         package_pt2(file, exported_programs={"model": torch.export.export(subject.own(), subject.inputs)})
-        return Ready(call=runner(file, "model").run)
+        try:
+            return Ready(call=runner(file, "model").run)
+        except TypeError as error:
+            raise Unavailable(f"this build of torch cannot make one from Python: {error}") from error
 
 
 def onnx_runtime(subject: Subject) -> Ready:
@@ -72,15 +75,94 @@ def open_vino(subject: Subject) -> Ready:
     return Ready(call=call)
 
 
+def executorch(subject: Subject) -> Ready:
+    """What XNNPACK takes is XNNPACK's, the rest ExecuTorch's portable kernels."""
+    _needs("executorch", "torchao", extra="rivals")
+    from executorch.backends.xnnpack.partition.xnnpack_partitioner import (  # pyright: ignore[reportMissingImports]
+        XnnpackPartitioner,
+    )
+    from executorch.exir import to_edge_transform_and_lower  # pyright: ignore[reportMissingImports]
+    from executorch.extension.pybindings import portable_lib  # pyright: ignore[reportMissingImports]
+    from executorch.runtime import Runtime  # pyright: ignore[reportMissingImports]
+
+    _refuse_state(subject, "a lowered ExecuTorch program")
+    portable_lib._unsafe_reset_threadpool(subject.threads)
+    exported = torch.export.export(subject.own(), subject.inputs)
+    lowered = to_edge_transform_and_lower(exported, partitioner=[XnnpackPartitioner()]).to_executorch()
+    buffer = lowered.buffer
+    program = Runtime.get().load_program(buffer)
+    method = program.load_method("forward")
+
+    def call(*inputs: torch.Tensor, _alive: Any = (buffer, program)) -> Any:
+        """The method reads both where they lie."""
+        return _one(method.execute(inputs))
+
+    return Ready(call=call)
+
+
+def iree(subject: Subject) -> Ready:
+    """Code for this processor; one thread runs it inline, several share IREE's own task system."""
+    _needs("iree.compiler", "iree.runtime", "iree.turbine", extra="rivals")
+    import iree.runtime  # pyright: ignore[reportMissingImports]
+    import iree.turbine.aot  # pyright: ignore[reportMissingImports]
+
+    _refuse_state(subject, "an exported IREE module")
+    exported = iree.turbine.aot.export(subject.own(), args=subject.inputs)
+    exported.session.set_flags("--iree-llvmcpu-target-cpu=host")
+    binary = exported.compile(save_to=None, target_backends="llvm-cpu")
+    if subject.threads > 1:
+        iree.runtime.flags.parse_flags(f"--task_topology_max_group_count={subject.threads}")
+    config = iree.runtime.Config("local-sync" if subject.threads == 1 else "local-task")
+    module = iree.runtime.VmModule.copy_buffer(config.vm_instance, binary.map_memory())
+    loaded = iree.runtime.load_vm_module(module, config)
+
+    def call(*inputs: torch.Tensor) -> Any:
+        found = loaded.main(*(value.numpy() for value in inputs))
+        return _torch([numpy.asarray(one.to_host()) for one in (found if isinstance(found, tuple) else (found,))])
+
+    return Ready(call=call)
+
+
+def tvm(subject: Subject) -> Ready:
+    """As TVM compiles a model for this processor without hours of tuning; its threads follow OMP_NUM_THREADS."""
+    _needs("tvm", extra="rivals")
+    import tvm  # pyright: ignore[reportMissingImports]
+    from tvm import relax  # pyright: ignore[reportMissingImports]
+    from tvm.relax.frontend.torch import from_exported_program  # pyright: ignore[reportMissingImports]
+
+    _refuse_state(subject, "an imported TVM module")
+    module = from_exported_program(torch.export.export(subject.own(), subject.inputs))
+    processor = tvm.target.codegen.llvm_get_system_cpu()
+    built = tvm.compile(
+        relax.get_pipeline("zero")(module), target=tvm.target.Target({"kind": "llvm", "mcpu": processor})
+    )
+    machine = relax.VirtualMachine(built, tvm.cpu())
+
+    def call(*inputs: torch.Tensor) -> Any:
+        return _one([torch.from_dlpack(one) for one in machine["main"](*map(tvm.runtime.from_dlpack, inputs))])
+
+    return Ready(call=call)
+
+
 def _torch(arrays: Sequence[numpy.ndarray[Any, Any]]) -> Any:
-    tensors = tuple(map(torch.from_numpy, arrays))
-    return tensors[0] if len(tensors) == 1 else tensors
+    return _one(list(map(torch.from_numpy, arrays)))
 
 
-def _needs(*packages: str) -> None:
-    missing = [name for name in packages if importlib.util.find_spec(name) is None]
+def _one(tensors: Sequence[torch.Tensor]) -> Any:
+    return tensors[0] if len(tensors) == 1 else tuple(tensors)
+
+
+def _needs(*packages: str, extra: str = "bench") -> None:
+    missing = [name for name in packages if not _is_there(name)]
     if missing:
-        raise Unavailable(f"not installed: {', '.join(missing)} (extra: bench)")
+        raise Unavailable(f"not installed: {', '.join(missing)} (extra: {extra})")
+
+
+def _is_there(package: str) -> bool:
+    try:
+        return importlib.util.find_spec(package) is not None
+    except ModuleNotFoundError:  # its parent is missing
+        return False
 
 
 def _refuse_state(subject: Subject, who: str) -> None:
@@ -97,5 +179,8 @@ RIVALS: Mapping[str, Callable[[Subject], Ready]] = {
     "nativert": native_runtime,
     ONNX_RUNTIME: onnx_runtime,
     "OpenVINO": open_vino,
+    "ExecuTorch": executorch,
+    "IREE": iree,
+    "TVM": tvm,
 }
 """In the order of the table."""

@@ -34,10 +34,16 @@ LOCKS: Mapping[str, tuple[str, ...]] = {
     "dev": ("dev",),
     "extras": ("dev", "transformers", "minilm"),
     "bench": ("dev", "transformers", "minilm", "bench"),
+    "rivals": ("dev", "transformers", "minilm", "bench", "rivals"),
     "ci": ("dev", "ray", "slurm", "optuna", "tensorboard", "wandb"),
 }
 """{lock: extras of pyproject.toml}; `build` and `bundle` are beside them."""
-BEFORE: Mapping[str, tuple[str, ...]] = {"extras": ("dev",), "bench": ("dev", "extras"), "ci": ("dev",)}
+BEFORE: Mapping[str, tuple[str, ...]] = {
+    "extras": ("dev",),
+    "bench": ("dev", "extras"),
+    "rivals": ("dev", "extras", "bench"),
+    "ci": ("dev",),
+}
 """What is installed before a lock is."""
 HEAD = (
     "# Written by `python -m tools.lock` from pyproject.toml and constraints.txt; torch is installed by its version.\n"

@@ -39,7 +39,7 @@ def result(**candidates: dict[str, Any]) -> dict[str, Any]:
 def test_every_candidate_that_was_asked_for_takes_part() -> None:
     from candidates import CANDIDATES, OTHERS, RECOMMENDED, WRAPPED
 
-    assert len(CANDIDATES) == 14
+    assert len(CANDIDATES) == 17
     assert next(iter(CANDIDATES)) == "eager"
     assert {*OTHERS, *WRAPPED, RECOMMENDED} <= set(CANDIDATES)
 
@@ -155,6 +155,27 @@ def test_a_library_that_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatc
     with pytest.raises(rivals.Unavailable, match=r"not installed: no_such_library \(extra: bench\)"):
         rivals._needs("sys", "no_such_library")
     assert "no_such_library" not in sys.modules
+
+
+def test_a_rival_that_cannot_be_had_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    import rivals
+    from subject import Subject, Unavailable
+
+    subject = Subject(module=torch.nn.ReLU(), inputs=(torch.ones(2),), threads=1)
+    monkeypatch.setattr(rivals, "_is_there", lambda _: False)
+    for name in set(rivals.RIVALS) - {"nativert"}:
+        with pytest.raises(Unavailable, match=r"not installed: .*\(extra: (bench|rivals)\)"):
+            rivals.RIVALS[name](subject)
+    monkeypatch.setattr(torch._C, "_nativert", None, raising=False)
+    with pytest.raises(Unavailable, match=r"has no torch\._C\._nativert"):
+        rivals.RIVALS["nativert"](subject)
+
+
+def test_packages_within_a_missing_one_are_missing() -> None:
+    import rivals
+
+    assert rivals._is_there("importlib.util")
+    assert not rivals._is_there("no_such_library.inside")
 
 
 def test_errors_are_relative_to_the_norm_of_all_results_in_double_precision() -> None:

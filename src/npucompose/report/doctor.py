@@ -35,6 +35,7 @@ EXTRAS: Mapping[str, tuple[str, ...]] = {
     "slurm": ("submitit",),
     "optuna": ("optuna",),
     "bench": ("onnxruntime", "onnxscript", "onnx", "openvino"),
+    "rivals": ("executorch", "iree-base-compiler", "iree-base-runtime", "iree-turbine", "apache-tvm"),
 }
 CANN_VARIABLES = ("ASCEND_HOME_PATH", "ASCEND_TOOLKIT_HOME")
 TORCH_TIME_LIMIT_S = 120.0
