@@ -35,6 +35,16 @@ def by_torch(subject: Subject, backend: str = "inductor", **options: Any) -> Rea
     return Ready(call=compiled, module=module)
 
 
+def frozen_by_torch(subject: Subject) -> Ready:
+    """What `max-autotune` starts from, by torch alone. Dynamo looks at the switch while it traces, so it is on then."""
+    module = subject.own()
+    options = {"max_autotune": True, "freezing": True}
+    compiled = torch.compile(module, fullgraph=True, dynamic=False, options=options)
+    with torch._inductor.config.patch(freezing=True):
+        compiled(*subject.inputs)
+    return Ready(call=compiled, module=module)
+
+
 def ours(subject: Subject, *overrides: str) -> Ready:
     """Through torch.compile, with everything that keeps a call safe."""
     module = subject.own()
@@ -86,7 +96,7 @@ WRAPPED = MAX_AUTOTUNE, f"{MAX_AUTOTUNE}, cpp_wrapper"
 """Inductor's own wrappers around the same kernels."""
 RECOMMENDED = f"{MAX_AUTOTUNE}, detached"
 EAGER, AOT_INDUCTOR = "eager", "AOTInductor"
-INDUCTOR, CPP_WRAPPER = "Inductor", "Inductor cpp_wrapper"
+INDUCTOR, CPP_WRAPPER, FROZEN = "Inductor", "Inductor cpp_wrapper", "Inductor max-autotune, frozen"
 CANDIDATES: Mapping[str, Callable[[Subject], Ready]] = {
     EAGER: eager,
     "aot_eager": partial(by_torch, backend="aot_eager"),
@@ -95,6 +105,7 @@ CANDIDATES: Mapping[str, Callable[[Subject], Ready]] = {
     DETACHED: _detached("mode=reduce-overhead", "target.executor=native"),
     INDUCTOR: by_torch,
     CPP_WRAPPER: partial(by_torch, cpp_wrapper=True),
+    FROZEN: frozen_by_torch,
     WRAPPED[0]: _ours("mode=max-autotune", "inductor.replay=wrapper"),
     WRAPPED[1]: _ours("mode=max-autotune", "inductor.cpp_wrapper=true"),
     RECOMMENDED: _detached("mode=max-autotune"),
@@ -102,5 +113,5 @@ CANDIDATES: Mapping[str, Callable[[Subject], Ready]] = {
     **RIVALS,
 }
 """In the order of the table; npucompose is native where nothing else is said."""
-OTHERS = (INDUCTOR, CPP_WRAPPER, AOT_INDUCTOR, *RIVALS)
+OTHERS = (INDUCTOR, CPP_WRAPPER, FROZEN, AOT_INDUCTOR, *RIVALS)
 """All that npucompose is compared with."""
