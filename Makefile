@@ -12,9 +12,10 @@ READY_CI := $(VENV)/.ready-ci
 # Files by their hashes, and nothing that was not asked for. torch comes by its version: its builds are different files.
 LOCKED := install --quiet $(PIP_FLAGS) --require-hashes --no-deps --no-build-isolation
 
-# A half of the tests for each of two workers, whoever is done first takes from the other. Bytecode is kept: without it,
-# each process compiles every source again.
-PYTEST = PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n 2 --dist worksteal $(PYTEST_FLAGS)
+# A share of the tests for each worker, whoever is done first takes from the others. Bytecode is kept: without it, each
+# process compiles every source again.
+WORKERS ?= 2
+PYTEST = PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(PYTEST_FLAGS)
 PYTEST_FLAGS ?=
 SEED ?= $(shell date +%s)
 
@@ -166,6 +167,9 @@ bench-table: $(READY_BENCH)  ## every way to run a model side by side, into docs
 huggingface: $(READY_EXTRAS)  ## Hugging Face classes against their traced graphs, into docs/huggingface.md (25 minutes)
 	$(BIN)/python benchmarks/huggingface.py
 
+op-db: $(READY)  ## torch's own operator samples through max-autotune, into docs/op_db.md (an hour); goes on where it stopped
+	$(BIN)/python -m benchmarks.op_db
+
 npu-tables: $(READY_EXTRAS)  ## what TorchAir makes of attention's lengths and of Hugging Face classes, offline (40 minutes)
 	$(BIN)/python benchmarks/fa_lengths.py
 	$(BIN)/python benchmarks/huggingface_npu.py --again
@@ -180,4 +184,4 @@ golden: $(READY)  ## rewrite the golden files, to be reviewed as a diff
 clean:  ## remove .venv and what runs leave behind
 	rm -rf $(VENV) .vllm .host .bundle .bundle.build dist outputs multirun .npucompose
 
-.PHONY: help install extras ci-extras rivals run wheel native test test-shuffled surroundings test-full test-sanitized test-sanitized-fast fuzz-programs fuzz-fused fuzz-strangers mutants test-npu test-serving test-cuda test-cuda-offline bundle lock check bench bench-generate bench-streams bench-table huggingface npu-tables pictures golden clean dist try-dist
+.PHONY: help install extras ci-extras rivals run wheel native test test-shuffled surroundings test-full test-sanitized test-sanitized-fast fuzz-programs fuzz-fused op-db fuzz-strangers mutants test-npu test-serving test-cuda test-cuda-offline bundle lock check bench bench-generate bench-streams bench-table huggingface npu-tables pictures golden clean dist try-dist

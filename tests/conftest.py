@@ -7,6 +7,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -129,6 +130,18 @@ def guards_that_nobody_times() -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(guards, "profile_guard_manager", lambda *_: 0.0)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def seeds_that_note_no_stack() -> Iterator[None]:
+    """torch.manual_seed reads the lines of the whole stack for each kind of device that is not there, for an error that
+    it may raise once one is: 15 ms as deep as pytest calls a test, and a sample of an operator sets ten seeds."""
+    import torch
+
+    with pytest.MonkeyPatch.context() as patch:
+        for kind in (torch.cuda, torch.mtia, torch.xpu):
+            patch.setattr(kind, "traceback", SimpleNamespace(format_stack=list))
         yield
 
 

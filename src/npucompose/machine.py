@@ -9,10 +9,13 @@ import platform
 import re
 import shutil
 import sys
+import time
 from collections.abc import Iterator
 from functools import lru_cache
 from importlib import metadata
 from pathlib import Path
+
+from attrs import define, field
 
 CACHE_VARIABLE = "NPUCOMPOSE_CACHE"
 THREAD_VARIABLES: tuple[str, ...] = (
@@ -124,6 +127,17 @@ def compilers() -> tuple[str, ...]:
 def compiler() -> str | None:
     """The path of the first C++ compiler that is installed."""
     return next((found for found in map(shutil.which, compilers()) if found), None)
+
+
+@define
+class Attendance:
+    """`Attendance().share()` is how much of the time since it was made this process had a processor; 2.0 is two."""
+
+    _wall_ns: int = field(factory=time.perf_counter_ns)
+    _own_ns: int = field(factory=time.process_time_ns)
+
+    def share(self) -> float:
+        return (time.process_time_ns() - self._own_ns) / max(time.perf_counter_ns() - self._wall_ns, 1)
 
 
 @contextlib.contextmanager

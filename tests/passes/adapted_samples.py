@@ -42,12 +42,12 @@ class Verdict:
     problems: tuple[str, ...]
 
 
-def verdict(rule: Rewriting, *, each: int = 1) -> Verdict:
-    """Apply `rule` alone to every `each`th sample, its values and edge values, and hold the results to its contract."""
+def verdict(rule: Rewriting) -> Verdict:
+    """Apply `rule` alone to every sample, its values and edge values, and hold the results to its contract."""
     rules = RuleSet(name="one", rules=(rule,))
     applied = 0
     problems: list[str] = []
-    for tensors, function in laid_apart(itertools.islice(_calls(rule), 0, None, each)):
+    for tensors, function in laid_apart(_calls(rule)):
         before = traced(function, tensors)
         after = traced(function, tensors)
         outcome = Adapt(rules=rules).rewrite(after.graph, CAN)

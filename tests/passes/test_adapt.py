@@ -325,13 +325,13 @@ FAST = ("isnan", "index_copy", "index_put", "index_put_accumulate", "trunc", "so
 
 @pytest.mark.parametrize("rule", [r for r in ASCEND if r.name in FAST], ids=lambda r: r.name)
 def test_some_rules_keep_their_contract_on_pytorch_s_own_samples(rule: Any) -> None:
-    found = verdict(rule, each=3)
+    found = verdict(rule)
     assert found.applied > 0
     assert found.problems == ()
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("rule", ASCEND, ids=lambda r: r.name)
+@pytest.mark.parametrize("rule", [r for r in ASCEND if r.name not in FAST], ids=lambda r: r.name)
 def test_every_rule_keeps_its_contract_on_pytorch_s_own_samples(rule: Any) -> None:
     found = verdict(rule)
     assert found.applied > 0

@@ -253,11 +253,12 @@ def test_products_are_timed_in_turns_over_all_weights(
 
     monkeypatch.setattr(linears, "_nanoseconds", nanoseconds)
     products = alike(3)
-    found = linears.timed(products, [linear.weight for linear in products], limit_ms)
+    found, attended = linears.timed(products, [linear.weight for linear in products], limit_ms)
     assert len(seen) == 2 * (rounds + 1)
     assert seen[:4] == [("mkl", 0.0), ("onednn", 0.0), ("mkl", 1.0), ("onednn", 1.0)]
     assert seen[4:6] == [("mkl", 2.0), ("onednn", 2.0)]
     assert seen[6:8] == [("mkl", 0.0), ("onednn", 0.0)]
     assert {name: len(us) for name, us in found.items()} == {"mkl": rounds, "onednn": rounds}
     assert 0.4 < median(found["onednn"]) / median(found["mkl"]) < 0.65
+    assert attended > 0
     assert products[0].form == "linear_2x3x4"

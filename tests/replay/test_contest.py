@@ -31,12 +31,14 @@ class Timed:
 
 class Clock:
     now = 0
+    attended = 1.0
 
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
     monkeypatch.setattr(contest, "perf_counter_ns", lambda: clock.now)
+    monkeypatch.setattr(contest.Attendance, "share", lambda _: clock.attended)
     return clock
 
 
@@ -114,6 +116,14 @@ def test_a_clear_case_is_over_after_two_rounds_where_five_would_take_too_long(
     found, _, _, replays = held(clock, 10, 40, limit_ms=limit_ms)
     assert found.rounds == rounds
     assert replays == [rounds + 1, rounds + 1], "one to compare, the others on the clock"
+
+
+def test_on_a_busy_machine_nothing_is_chosen(clock: Clock):
+    clock.attended = 0.45
+    found, stays, _, _ = held(clock, 20, 10)
+    assert stays
+    assert (found.winner, found.by) == (FUSED, "default")
+    assert found.why == "the machine was busy: this process had a processor for 45% of the time"
 
 
 def test_a_contest_that_takes_too_long_chooses_nothing(clock: Clock):

@@ -81,14 +81,8 @@ def one_thread():
     torch.set_num_threads(before)
 
 
-def quick() -> list[object]:
-    """By the native replayer, and every fifth by the portable one, too; the slow test takes all of both."""
-    known = [name for name in FAST if name in BY_NAME]
-    chosen = [(name, "native") for name in known] + [(name, "torchscript") for name in known[::5]]
-    return [pytest.param(name, executor, id=f"{executor}-{name}") for name, executor in chosen]
-
-
-@pytest.mark.parametrize(("name", "executor"), quick())
+@pytest.mark.parametrize("name", [name for name in FAST if name in BY_NAME])
+@pytest.mark.parametrize("executor", ["native", "torchscript"])
 def test_a_common_operator_replays_bit_for_bit(name: str, executor: Any):
     assert verdict(name, executor) == OK
 

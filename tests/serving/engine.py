@@ -24,6 +24,16 @@ ENVIRONMENT = {
     "VLLM_NO_USAGE_STATS": "1",
     "HF_HUB_OFFLINE": "1",
 }
+ENGINE: dict[str, Any] = {
+    "skip_tokenizer_init": True,
+    "load_format": "dummy",
+    "dtype": "float32",
+    "max_model_len": 512,
+    "max_num_seqs": 8,
+    "max_num_batched_tokens": 512,
+    "seed": 0,
+    "disable_log_stats": False,
+}
 
 
 @frozen
@@ -62,23 +72,14 @@ def main(asked: dict[str, Any]) -> None:
     from vllm import LLM, SamplingParams
     from vllm.platforms import current_platform
 
-    llm = LLM(
-        model=asked["model"],
-        skip_tokenizer_init=True,
-        load_format="dummy",
-        dtype="float32",
-        max_model_len=512,
-        max_num_seqs=8,
-        max_num_batched_tokens=512,
-        seed=0,
-        **asked["engine"],
-    )
+    llm = LLM(model=asked["model"], **{**ENGINE, **asked["engine"]})
     greedy = SamplingParams(temperature=0, max_tokens=asked["tokens"], ignore_eos=True, detokenize=False)
     found = {
         str(batch): [list(one.outputs[0].token_ids) for one in llm.generate(prompts(batch), greedy, use_tqdm=False)]
         for batch in asked["batches"]
     }
     counted = {name: counters["inductor"][name] for name in ("fxgraph_cache_miss", "fxgraph_cache_hit")}
+    counted["preemptions"] = sum(m.value for m in llm.get_metrics() if m.name == "vllm:num_preemptions")
     counted["is_ours"] = int(type(current_platform).__name__ == "RecipePlatform")
     print(f"\n{MARK}{json.dumps({'tokens': found, 'counted': counted})}", flush=True)
 

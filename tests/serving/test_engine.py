@@ -24,7 +24,7 @@ LEFT_OUT = {"fused": set[int](), "recorded": {3, 5, 6, 7}, "piecewise": set[int]
 
 def recipe(folder: Path, kind: str) -> Path:
     mode = "max-autotune" if kind == "fused" else "reduce-overhead"
-    inductor = "inductor:\n  freezing: false\n  max_autotune: false\n" if kind == "fused" else ""
+    inductor = "inductor:\n  max_autotune: false\n" if kind == "fused" else ""
     graphs = "piecewise" if kind == "piecewise" else "full"
     place = folder / f"{kind}.yaml"
     place.write_text(
@@ -60,6 +60,33 @@ def test_greedy_tokens_are_those_of_eager(
     assert f"Recorded {len(SIZES[kind])} sizes, " in served.log
     said = {n for n in BATCHES if f"A step of {n} tokens is none of the recorded sizes" in served.log}
     assert said == LEFT_OUT[kind]
+
+
+@pytest.mark.parametrize("kind", ["fused", "recorded"])
+def test_passes_of_a_recipe_run_inside_vllm(kind: str, eager: Callable[[str], Answer], tmp_path: Path) -> None:
+    place = recipe(tmp_path, kind)
+    place.write_text(
+        place.read_text().replace("/shapes: auto", "/shapes: auto\n  - override /passes: [clean, replace]")
+    )
+    config = {"npucompose": str(place)}
+    served = answer(written("qwen2", tmp_path), tmp_path, [2], additional_config=config)
+    assert served.tokens == {"2": eager("qwen2").tokens["2"]}
+    assert "places changed: dead_code" in served.log
+
+
+SCARCE = {"num_gpu_blocks_override": 40, "block_size": 32, "max_num_batched_tokens": 64}
+"""Memory for half of what eight requests of 256 tokens want, prompts in chunks."""
+
+
+@pytest.mark.parametrize("kind", SIZES)
+def test_256_tokens_are_those_of_eager_with_preemption_chunked_prefill_and_prefix_caching(
+    kind: str, tmp_path: Path
+) -> None:
+    model, config = written("qwen2", tmp_path), {"npucompose": str(recipe(tmp_path, kind))}
+    alone = answer(model, tmp_path, [8, 8], tokens=256, enforce_eager=True)
+    served = answer(model, tmp_path, [8, 8], tokens=256, additional_config=config, **SCARCE)
+    assert served.counted["preemptions"] > 0
+    assert served.tokens == alone.tokens
 
 
 def test_a_second_start_takes_the_code_of_the_first(eager: Callable[[str], Answer], tmp_path: Path) -> None:

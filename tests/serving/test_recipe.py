@@ -32,6 +32,14 @@ def test_a_recipe_with_static_shapes_compiles_each_size_alone(tmp_path: Path) ->
     assert read(written(tmp_path, HEAD + "defaults:\n  - override /mode: reduce-overhead\n")).each_size_alone
 
 
+def test_weights_that_are_inputs_are_not_frozen_and_that_is_said(tmp_path: Path) -> None:
+    checked = read(written(tmp_path, FUSED)).checked
+    assert checked.experiment.inductor.settings()["freezing"] is False
+    assert [line.option for line in checked.effective] == ["inductor.freezing"]
+    unfrozen = read(written(tmp_path, FUSED + "inductor: {freezing: false}\n", "unfrozen.yaml"))
+    assert unfrozen.checked.effective == ()
+
+
 def test_it_is_named_in_vllms_configuration_or_else_in_the_environment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

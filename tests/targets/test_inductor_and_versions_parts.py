@@ -15,6 +15,7 @@ from torch._guards import TracingContext
 from torch._inductor import config as inductor_config
 from torch._inductor.codecache import PyCodeCache
 
+from npucompose.replay.interface import is_watched
 from npucompose.targets import compiled_calls, inductor
 from npucompose.targets.compiled_calls import Versions
 from npucompose.targets.inductor import freezing_while_tracing
@@ -334,3 +335,32 @@ def test_the_form_of_a_call_is_what_a_version_may_depend_on() -> None:
         "of others only the kind is known"
     )
     assert compiled_calls._form((object(),), {}) != compiled_calls._form((None,), {})
+
+
+class Due(SimpleNamespace):
+    """A cache whose last call had no recording, and for which one is due, or not."""
+
+    due: bool
+    segmented: Any = None
+    last: Any = "a recording"
+    took: Any = None
+
+    def would_record(self, glance: Any, inputs: Any) -> bool:
+        return self.due
+
+    def ran_eagerly(self, glance: Any, seconds: float) -> None:
+        self.took = glance
+
+
+@pytest.mark.parametrize("due", [True, False])
+def test_a_recording_that_is_due_is_made_in_a_call_that_is_watched(due: bool) -> None:
+    cache: Any = Due(due=due)
+    watched: list[bool] = []
+    call = compiled_calls.AsTraced(lambda x: watched.append(is_watched()), lambda x: "as traced", cache, (0,))
+    call(torch.ones(2))
+    cache.last = None
+    call(torch.ones(2))
+    assert watched == [False, False]
+    assert call(torch.ones(3)) == (None if due else "as traced")
+    assert watched == [False, False, *([True] if due else [])]
+    assert cache.took == (None if due else (torch.Size([3]),))

@@ -11,6 +11,8 @@ from attrs import field, frozen
 By = Literal["measured", "remembered", "pinned", "default"]
 LEAST_GAIN = 0.05
 """What is faster by less changes nothing."""
+ATTENDED = 0.8
+"""Of the time of a contest this process must have had a processor."""
 FEWEST_ROUNDS = 5
 """Of a contest; fewer say nothing."""
 
@@ -57,14 +59,18 @@ class Winner:
         return ", ".join(parts) + (f": {self.why}" if self.why else "")
 
 
-def of_samples(key: str, samples: Mapping[str, Sequence[float]]) -> Winner:
+def of_samples(key: str, samples: Mapping[str, Sequence[float]], attended: float = 1.0) -> Winner:
     """The winner of calls made in turns, {name: microseconds of each round}, the one that holds by default first.
 
     Another one wins where its median round takes at least LEAST_GAIN less, as do its shortest rounds, and three rounds
     of four are shorter: then the difference is more than noise, and not that of a busy machine.
-    `of_samples("x", {"mkl": [10.0] * 8, "onednn": [5.0] * 8}).winner` is onednn.
+    Where this process had a processor for less than ATTENDED of the time (`attended`), times say who else was at work:
+    nothing is chosen. `of_samples("x", {"mkl": [10.0] * 8, "onednn": [5.0] * 8}).winner` is onednn.
     """
     holder, *others = samples
+    if attended < ATTENDED:
+        why = f"the machine was busy: this process had a processor for {attended:.0%} of the time"
+        return Winner(key=key, winner=holder, by="default", why=why)
     ratios = {name: _ratios(samples[name], samples[holder]) for name in others}
     shortest = {name: _quantiles(us, 10)[0] for name, us in samples.items()}
     faster = {

@@ -19,6 +19,7 @@ import torch
 from attrs import frozen
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
+from npucompose.machine import Attendance
 from npucompose.results.winners import FEWEST_ROUNDS, Winner, of_samples
 from npucompose.targets.winners import Winners
 
@@ -80,7 +81,7 @@ def _winner(form: str, alike: Sequence[Linear], winners: Winners) -> str:
     def measured() -> Winner:
         if len(libraries) < 2:
             return Winner(key=form, winner=MKL, by="default", why="this torch has no oneDNN")
-        return of_samples(form, timed(alike, _packed(alike), winners.limit_ms))
+        return of_samples(form, *timed(alike, _packed(alike), winners.limit_ms))
 
     return winners.chosen(form, libraries, measured).winner
 
@@ -107,8 +108,10 @@ def linears(graph_module: fx.GraphModule) -> list[Linear]:
     return found
 
 
-def timed(alike: Sequence[Linear], weights: Sequence[torch.Tensor], limit_ms: float) -> dict[str, list[float]]:
-    """{library: microseconds of each round}, taken in turns over all weights of this form.
+def timed(
+    alike: Sequence[Linear], weights: Sequence[torch.Tensor], limit_ms: float
+) -> tuple[dict[str, list[float]], float]:
+    """({library: microseconds of each round}, share of the time with a processor), in turns over all these weights.
 
     All of them, because a weight that lies in the cache is not what a model meets.
     """
@@ -126,12 +129,12 @@ def timed(alike: Sequence[Linear], weights: Sequence[torch.Tensor], limit_ms: fl
         for turn in turns.values():
             _nanoseconds(next(turn))
         taken: dict[str, list[float]] = {name: [] for name in turns}
-        begun, rounds = perf_counter_ns(), 0
+        begun, rounds, attendance = perf_counter_ns(), 0, Attendance()
         while rounds < FEWEST_ROUNDS or (perf_counter_ns() - begun < limit_ms * 1e6 and rounds < MOST_ROUNDS):
             rounds += 1
             for name, turn in turns.items():
                 taken[name].append(_nanoseconds(next(turn)) / 1e3)
-    return taken
+        return taken, attendance.share()
 
 
 def _nanoseconds(call: Callable[[], Any]) -> int:

@@ -55,23 +55,23 @@ class NativeRecorder:
     def lowered(self, subject: Subject, compiled: Any) -> Lowered:
         if self.native and subject.watch is not None:
             subject.watch.checked_by(build.load().Weights())
+        unfused, self._unfused = self._unfused, None
         if compiled is None:
-            assert self._unfused is not None
-            request = self._request(subject, self._unfused)
+            assert unfused is not None
+            request = self._request(subject, unfused)
             return GraphCache(request, **self.how(request))
         try:
             code = InductorCode.of(compiled) if self.native else NO_REPLAYER
         except UnreadCode as why:
             code = f"its code {why}"
         request = self._request(subject, GraphModule({}, Graph()))
-        return GeneratedCache(request, compiled, code, self._contest(subject), **self.how(request))
+        return GeneratedCache(request, compiled, code, self._contest(subject, unfused), **self.how(request))
 
-    def _contest(self, subject: Subject) -> Contest | None:
+    def _contest(self, subject: Subject, unfused: GraphModule | None) -> Contest | None:
         """Where the unfused graph is at hand, nobody knows which is faster."""
-        if self._unfused is None:
+        if unfused is None:
             return None
-        limit_ms, keep = self.winners.limit_ms, self.winners.keep
-        return Contest(key=subject.key, unfused=self._unfused, limit_ms=limit_ms, keep=keep)
+        return Contest(key=subject.key, unfused=unfused, limit_ms=self.winners.limit_ms, keep=self.winners.keep)
 
     def _request(self, subject: Subject, graph_module: GraphModule) -> LowerRequest:
         return LowerRequest(

@@ -54,9 +54,9 @@ def faster(monkeypatch: pytest.MonkeyPatch, winner: str) -> list[Sequence[Any]]:
     """Contests end so, whatever the clock says; the inputs of each."""
     held: list[Sequence[Any]] = []
 
-    def in_turns(ways: Mapping[str, Any], inputs: Sequence[Any], *_: Any) -> dict[str, list[float]]:
+    def in_turns(ways: Mapping[str, Any], inputs: Sequence[Any], *_: Any) -> tuple[dict[str, list[float]], float]:
         held.append(inputs)
-        return {name: [10.0 if name == winner else 20.0] * 8 for name in ways}
+        return {name: [10.0 if name == winner else 20.0] * 8 for name in ways}, 1.0
 
     monkeypatch.setattr(contest, "_in_turns", in_turns)
     return held

@@ -19,6 +19,7 @@ from attrs import evolve, frozen
 from torch import fx
 from torch.utils._python_dispatch import _disable_current_modes
 
+from npucompose.machine import Attendance
 from npucompose.replay import gate
 from npucompose.replay.captured_graph import CapturedGraph
 from npucompose.replay.executor.trial import copies_of_written, why_untriable
@@ -81,13 +82,15 @@ class Contest:
                 error, wrong = _compared(ways, inputs, before, again)
                 if wrong:
                     return evolve(by_default, max_abs_err=error, why=wrong), fused
-                samples = _in_turns({name: way.replay for name, way in ways.items()}, inputs, again, self.limit_ms)
+                samples, attended = _in_turns(
+                    {name: way.replay for name, way in ways.items()}, inputs, again, self.limit_ms
+                )
         except Exception as error:  # noqa: BLE001 - whatever a kernel raises, it must not end a call that has succeeded
             return evolve(by_default, why=f"unfused it cannot be run: {str(error).partition(chr(10))[0]}"), fused
         if len(samples[FUSED]) < CLEAR_ROUNDS:
             why = f"{FEWEST_ROUNDS} rounds take longer than target.measure_ms={self.limit_ms:g}"
             return evolve(by_default, max_abs_err=error, why=why), fused
-        found = evolve(of_samples(self.key, samples), max_abs_err=error)
+        found = evolve(of_samples(self.key, samples, attended), max_abs_err=error)
         return found, ways[found.winner]
 
 
@@ -147,8 +150,10 @@ def difference(one: Any, other: Any) -> tuple[float | None, str]:
 
 def _in_turns(
     ways: Mapping[str, Callable[..., Any]], inputs: Sequence[Any], again: Callable[[], None], limit_ms: float
-) -> dict[str, list[float]]:
-    """{way: microseconds of each round}: FEWEST_ROUNDS or more, begun within the limit, or few in a clear case."""
+) -> tuple[dict[str, list[float]], float]:
+    """({way: microseconds of each round}, share of the time with a processor): FEWEST_ROUNDS or more, begun within the
+    limit, or few in a clear case."""
+    attendance = Attendance()
     taken: dict[str, list[float]] = {name: [] for name in ways}
     names = list(ways)
     started = perf_counter_ns()
@@ -161,8 +166,11 @@ def _in_turns(
             ways[name](*inputs)
             taken[name].append((perf_counter_ns() - begun) / 1e3)
         if len(taken[names[0]]) == CLEAR_ROUNDS and perf_counter_ns() > too_long and _is_clear(*taken.values()):
-            return taken
-    return taken if len(taken[names[0]]) >= FEWEST_ROUNDS else {name: [] for name in ways}
+            break
+    else:
+        if len(taken[names[0]]) < FEWEST_ROUNDS:
+            taken = {name: [] for name in ways}
+    return taken, attendance.share()
 
 
 def _is_clear(one: Sequence[float], other: Sequence[float]) -> bool:

@@ -20,6 +20,7 @@ from npucompose.replay.front.contest import Contest
 from npucompose.replay.front.graph_cache import GraphCache
 from npucompose.replay.gate import Refused
 from npucompose.replay.interface import LowerRequest, Recording, SeenCall, WhenFull, WhenNew, note, watchers
+from npucompose.replay.memory.arena import Arena
 from npucompose.replay.plan import Workers
 from npucompose.results.graphs import Outside, Partition
 from npucompose.schema.experiment import Partial
@@ -98,12 +99,14 @@ class GeneratedCache(GraphCache):
         """What this recording and later ones are made of is decided now."""
 
         def unfused() -> CapturedGraph:
-            return CapturedGraph.capture(contest.unfused, inputs, **self._recording)
+            """In memory of its own: what does not stay leaves the common pool as it was."""
+            return CapturedGraph.capture(contest.unfused, inputs, **{**self._recording, "arena": Arena()})
 
         recording = contest.won(fused, unfused, inputs, before)
-        if recording is not fused:
-            self._unfused = contest.unfused
-        return recording
+        if recording is fused:
+            return fused
+        self._unfused = contest.unfused
+        return CapturedGraph.from_plan(recording.plan, inputs, **self._recording)
 
     @property
     def _recording(self) -> How:

@@ -12,6 +12,7 @@ from typing import Any
 
 from torch import fx
 from torch._dynamo.utils import counters
+from torch._inductor import config as inductor_config
 from vllm.compilation.compiler_interface import (  # pyright: ignore[reportMissingImports]
     CompilerInterface,
     EagerAdaptor,
@@ -24,11 +25,13 @@ from vllm.compilation.passes.ir.inplace_functionalization import (  # pyright: i
 from vllm.logger import init_logger  # pyright: ignore[reportMissingImports]
 from vllm.platforms import current_platform  # pyright: ignore[reportMissingImports]
 
-from npucompose.serving.vllm.passes import RecipePassManager
+from npucompose.serving.vllm.passes import RecipePassManager, say
 from npucompose.serving.vllm.pieces import Piece, Unrecorded, compiled
 from npucompose.serving.vllm.recipe import Recipe, recipe_of
 
 logger = init_logger("vllm.npucompose")
+FIRST, NOT_IN_KEYS = "pre_grad_custom_pass", "_cache_config_ignore_prefix"
+"""Settings of Inductor's: a pass of vLLM's, and what is no part of the key of a graph in Inductor's cache."""
 CODE = "inductor_cache"
 """Folder of Inductor's code, inside vLLM's for this model and recipe."""
 
@@ -106,6 +109,10 @@ class RecipeCompiler(CompilerInterface):
         memory = self.pieces[0].backend.common_memory if self.pieces else None
         manager = settings[current_platform.pass_key]
         piece = compiled(self.recipe, graph, example_inputs, settings, manager, self.unrecorded, memory)
+        for compilation in piece.backend.compilations:
+            say(compilation.passes)
+            if compilation.decision is not None:
+                logger.info("Streams: %s", compilation.decision.why)
         self.pieces.append(piece)
         return piece
 
@@ -116,8 +123,12 @@ class RecipeCompiler(CompilerInterface):
         manager.configure(self.vllm_config)
         if current_platform.pass_key in settings:
             manager.add(settings[current_platform.pass_key])
-        first = VllmIRInplaceFunctionalizationPass(self.vllm_config)
-        return {**settings, "pre_grad_custom_pass": first, current_platform.pass_key: manager}
+        return {
+            **settings,
+            FIRST: VllmIRInplaceFunctionalizationPass(self.vllm_config),
+            current_platform.pass_key: manager,
+            NOT_IN_KEYS: [*getattr(inductor_config, NOT_IN_KEYS), FIRST],
+        }
 
     def _saying(self, called: Callable[..., Any]) -> Callable[..., Any]:
         def call(*args: Any) -> Any:

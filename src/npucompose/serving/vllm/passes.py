@@ -6,6 +6,7 @@ first: a stream plan is made of the graph that runs, in-place operators and all.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from torch import fx
@@ -15,10 +16,17 @@ from vllm.logger import init_logger  # pyright: ignore[reportMissingImports]
 from vllm.platforms import current_platform  # pyright: ignore[reportMissingImports]
 
 from npucompose.compose.engine import materialize
+from npucompose.results.graphs import PassRecord
 from npucompose.serving.vllm.recipe import Recipe, recipe_of
 from npucompose.streams import strip
 
 logger = init_logger("vllm.npucompose")
+
+
+def say(records: Sequence[PassRecord]) -> None:
+    """In vLLM's log: how many places each pass has changed in one piece."""
+    if records:
+        logger.info("Passes of a piece, places changed: %s.", ", ".join(f"{one.name} {one.matches}" for one in records))
 
 
 class RecipePasses(InductorPass):
@@ -33,10 +41,7 @@ class RecipePasses(InductorPass):
         graph_module = graph.owning_module
         assert graph_module is not None
         values = [node.meta.get("val") for node in graph.find_nodes(op="placeholder")]
-        for pipeline in self.pipelines:
-            for record in pipeline(graph_module, values):
-                say = logger.info if record.matches else logger.debug
-                say("Pass %s: %d places.", record.name, record.matches)
+        say([record for pipeline in self.pipelines for record in pipeline(graph_module, values)])
         strip(graph)
 
     def uuid(self) -> str:

@@ -72,6 +72,8 @@ def compile_by(recipe: Recipe, vllm_config: Any) -> None:
     elif sizes:
         config.cudagraph_mode = CUDAGraphMode.PIECEWISE
         config.cudagraph_capture_sizes, config.max_cudagraph_capture_size = sizes, sizes[-1]
+    for line in recipe.checked.effective:
+        logger.info("%s: asked %s, acts as %s: %s.", line.option, line.requested, line.effective, line.why)
     logger.info(
         "Recipe %s: %s graphs for %s tokens; any other number runs by %s.",
         recipe.path,

@@ -12,6 +12,7 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
+import attrs
 from attrs import frozen
 
 from airflow_free.keys import code_digests, digest
@@ -22,6 +23,7 @@ from npucompose.experiment.job import RESULT_PACKAGES, source_of, values_of
 from npucompose.experiment.lock import read as read_lock
 from npucompose.input_safety import load_yaml, read_text
 from npucompose.machine import installed_version
+from npucompose.results.effective import Effective
 from npucompose.serving.vllm.options import VllmOptions
 
 KEY = "npucompose"
@@ -98,7 +100,26 @@ def read(path: str) -> Recipe:
     if checked.target.name != "cpu" or not support.compiles:
         given = f"target={checked.target.name} mode={checked.experiment.mode.name}"
         raise ConfigError(f"{path}: {given}; vLLM on a CPU takes target=cpu and a mode that compiles.")
-    return Recipe(path=path, checked=checked)
+    return Recipe(path=path, checked=_with_weights_as_inputs(checked))
+
+
+def _with_weights_as_inputs(checked: Checked) -> Checked:
+    """Nothing is frozen: vLLM hands its graphs the weights, packed by itself, as inputs."""
+    experiment = checked.experiment
+    if not experiment.mode.spec.fuses or not experiment.inductor.settings().get("freezing"):
+        return checked
+    unfrozen = attrs.evolve(experiment.inductor, values={**experiment.inductor.values, "freezing": False})
+    line = Effective(
+        option="inductor.freezing",
+        requested=True,
+        effective=False,
+        why="weights are inputs of vLLM's graphs, and it packs them itself",
+    )
+    return attrs.evolve(
+        checked,
+        experiment=attrs.evolve(experiment, inductor=unfrozen),
+        effective=(*checked.effective, line),
+    )
 
 
 def _of_lock(path: str) -> Checked:
