@@ -16,6 +16,7 @@ import torch
 from floor import Floor
 from rivals import RIVALS
 from subject import Ready, Subject
+from torch._inductor import config as inductor_config
 
 import npucompose
 from npucompose.replay.captured_graph import CapturedGraph
@@ -38,9 +39,9 @@ def by_torch(subject: Subject, backend: str = "inductor", **options: Any) -> Rea
 def frozen_by_torch(subject: Subject) -> Ready:
     """What `max-autotune` starts from, by torch alone. Dynamo looks at the switch while it traces, so it is on then."""
     module = subject.own()
-    options = {"max_autotune": True, "freezing": True}
+    options: dict[str, Any] = {"max_autotune": True, "freezing": True}
     compiled = torch.compile(module, fullgraph=True, dynamic=False, options=options)
-    with torch._inductor.config.patch(freezing=True):
+    with inductor_config.patch(freezing=True):
         compiled(*subject.inputs)
     return Ready(call=compiled, module=module)
 
