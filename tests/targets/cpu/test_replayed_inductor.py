@@ -279,6 +279,10 @@ def test_code_whose_source_is_gone_is_not_read(tmp_path: Any):
     assert "has no source that can be read" in unread(tmp_path, "return (")
 
 
+def test_code_may_copy_into_a_buffer(tmp_path: Any):
+    assert "calls surprise" in unread(tmp_path, "buf0.copy_(args[0], False)\nsurprise(args)")
+
+
 def test_code_may_raise_where_numbers_are_not_what_it_was_made_for(tmp_path: Any):
     assert "calls surprise" in unread(tmp_path, "if not args:\n    raise RuntimeError('none')\nsurprise(args)")
 
