@@ -167,6 +167,9 @@ bench-table: $(READY_BENCH)  ## every way to run a model side by side, into docs
 huggingface: $(READY_EXTRAS)  ## Hugging Face classes against their traced graphs, into docs/huggingface.md (25 minutes)
 	$(BIN)/python benchmarks/huggingface.py
 
+op-db: $(READY)  ## torch's own operator samples through max-autotune, into docs/op_db.md (an hour); goes on where it stopped
+	$(BIN)/python -m benchmarks.op_db
+
 npu-tables: $(READY_EXTRAS)  ## what TorchAir makes of attention's lengths and of Hugging Face classes, offline (40 minutes)
 	$(BIN)/python benchmarks/fa_lengths.py
 	$(BIN)/python benchmarks/huggingface_npu.py --again
@@ -181,4 +184,4 @@ golden: $(READY)  ## rewrite the golden files, to be reviewed as a diff
 clean:  ## remove .venv and what runs leave behind
 	rm -rf $(VENV) .vllm .host .bundle .bundle.build dist outputs multirun .npucompose
 
-.PHONY: help install extras ci-extras rivals run wheel native test test-shuffled surroundings test-full test-sanitized test-sanitized-fast fuzz-programs fuzz-fused fuzz-strangers mutants test-npu test-serving test-cuda test-cuda-offline bundle lock check bench bench-generate bench-streams bench-table huggingface npu-tables pictures golden clean dist try-dist
+.PHONY: help install extras ci-extras rivals run wheel native test test-shuffled surroundings test-full test-sanitized test-sanitized-fast fuzz-programs fuzz-fused op-db fuzz-strangers mutants test-npu test-serving test-cuda test-cuda-offline bundle lock check bench bench-generate bench-streams bench-table huggingface npu-tables pictures golden clean dist try-dist

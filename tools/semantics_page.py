@@ -52,7 +52,8 @@ With `mode=max-autotune` these programs do what torch's Inductor alone makes of 
 `tests/semantics/programs.py` writes programs at random: helpers that are reached several times, graph breaks,
 results that are kept, fed back, written or returned as views, custom operators with state, weights and shapes that
 change, two threads. `make test` runs a few, `make test-full` a thousand, and `python -m tools.fuzz_programs` as
-many as are asked for, from a stored seed; stopped, it goes on where it was. {fuzzed}
+many as are asked for, from a stored seed; stopped, it goes on where it was. {fuzzed} With `--mode max-autotune` they go
+through Inductor, whose kernels are recorded and replayed, and must be as near to eager as their dtypes let expect.
 
 With the look at who holds results taken out, the same programs find overwritten results within a few tries; a test
 of `make test-full` holds them to that.

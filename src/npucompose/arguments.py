@@ -295,6 +295,29 @@ RECIPE = {
         ),
     ),
 }
+SIZES = {
+    "plan": Command(
+        about="plan the sizes to record from a trace of a server's steps: the least padding within a budget",
+        act="npucompose.capture_sizes.command:act",
+        arguments=(
+            _argument("trace", type=Path, metavar="TRACE.csv", help="a line for each step: its rows, or rows,steps"),
+            _argument("--most", type=int, metavar="N", help="at most N sizes (default: as many as --against has)"),
+            _argument("--largest", type=int, metavar="ROWS", help="steps of more rows run without a recording"),
+            _argument("--memory", metavar="BYTES", help="of all recordings together, as in 512MiB"),
+            _argument(
+                "--recording",
+                metavar="SIZE=BYTES,…",
+                help="what recordings take, as in 1=1.2MiB,64=3MiB; linear between",
+            ),
+            _argument("--streams", type=int, metavar="N", help="how many streams the device has for recordings"),
+            _argument("--streams-each", type=int, metavar="N", help="how many of them one recording takes"),
+            _argument(
+                "--against", metavar="LIST", help="compare with other sizes, as in 1,2,4,8, or vllm: its own list"
+            ),
+            AS_JSON,
+        ),
+    ),
+}
 COMMANDS = {
     "run": Command(
         about="run an experiment, or a sweep with -m: group=choice key=value …",
@@ -340,4 +363,5 @@ COMMANDS = {
         arguments=DEVICE_KIT,
     ),
     "recipe": Command(about="lock, verify, import and eject experiments", actions=RECIPE),
+    "sizes": Command(about="plan which sizes of a server's steps are recorded", actions=SIZES),
 }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -45,10 +45,11 @@ def extra(name: str) -> pytest.MarkDecorator:
     return pytest.mark.skipif(missing(name) is not None, reason=reason)
 
 
-def every_model() -> list[Any]:
+def every_model(slow: Collection[str] = ()) -> list[Any]:
     """All but `python`, which has no model of its own."""
     names = [name for name in MODELS.names() if name != "python"]
-    return [pytest.param(name, marks=[extra(name)] if name in EXTRAS else []) for name in names]
+    marks = {name: [extra(name)] if name in EXTRAS else [] for name in names}
+    return [pytest.param(name, marks=[*marks[name], *[pytest.mark.slow] * (name in slow)]) for name in names]
 
 
 def built(name: str, seed: int = 0, **options: Any) -> Built:
@@ -114,7 +115,7 @@ def test_a_model_is_for_inference_and_its_results_are_finite(name: str) -> None:
         assert result.std() > 1e-3
 
 
-@pytest.mark.parametrize("name", every_model())
+@pytest.mark.parametrize("name", every_model(slow=("minilm",)))  # another class of the library is there
 def test_one_graph_gives_the_same_bits_as_eager_step_after_step(name: str) -> None:
     torch._dynamo.reset()
     eager, traced = built(name), built(name)

@@ -7,7 +7,7 @@ from hypothesis import Phase, given, seed, settings
 
 from npucompose.replay.captured_graph import CapturedGraph
 from tests.semantics.fuzzing import SETTINGS, complaint
-from tests.semantics.programs import Program, programs
+from tests.semantics.programs import FUSED_WAYS, Program, programs
 
 CHUNKS, CHUNK = 10, 100
 # A program is small as it is; tools/fuzz_programs.py shrinks what it finds.
@@ -31,6 +31,14 @@ def test_random_programs_do_what_eager_does(chunk: int):
         assert complaint(program) is None
 
     check()
+
+
+@pytest.mark.slow
+@seed(21)
+@settings(PLAINLY, max_examples=12)
+@given(program=programs(FUSED_WAYS))
+def test_random_programs_do_what_eager_does_where_inductors_kernels_are_replayed(program: Program):
+    assert complaint(program) is None
 
 
 @pytest.mark.slow

@@ -27,12 +27,15 @@ LOWERED = frozenset(
 class ScatterInPlace(CustomGraphPass):
     """Inductor's hook before it takes updates back itself, when its other passes are done with functional graphs."""
 
+    def __init__(self, key: str = "") -> None:
+        self._key = key
+
     def __call__(self, graph: fx.Graph) -> None:
         scatter_in_place(graph)
 
     def uuid(self) -> str:
-        """Part of the key of Inductor's cache."""
-        return "npucompose.targets.in_place: 1"
+        """Part of the key of Inductor's cache, with what else shall be one."""
+        return f"npucompose.targets.in_place: 1 {self._key}"
 
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
         """Before torch 2.9 the key is made of copies of all settings."""

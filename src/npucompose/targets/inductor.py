@@ -25,7 +25,7 @@ from torch._inductor.custom_graph_pass import CustomGraphPass
 from torch.utils._python_dispatch import _disable_current_modes
 
 from npucompose.streams import strip
-from npucompose.targets import unfused
+from npucompose.targets import inductor_cache, unfused
 from npucompose.targets.in_place import ScatterInPlace
 from npucompose.targets.inductor_choices import choosing
 
@@ -87,7 +87,8 @@ def through_inductor(
     first = _PassesFirst(backend, winners)
     watch = backend.frozen.watch(graph_module)
     dynamo = unfused.copied(graph_module) if recorder is not None else graph_module
-    hooks = {"joint_custom_pre_pass": first, "post_grad_custom_post_pass": ScatterInPlace()}
+    digest = inductor_cache.digest_of(watch.tensors) if watch is not None else None
+    hooks = {"joint_custom_pre_pass": first, "post_grad_custom_post_pass": ScatterInPlace(digest or "")}
     anew = {"fx_graph_cache": False, "autotune_local_cache": False}
     measured = anew if winners is not None and winners.measuring == "always" else {}
     settings = {**backend.inductor.settings(), **hooks, **measured, **_unfrozen(watch)}
@@ -100,6 +101,7 @@ def through_inductor(
             _own_memory(aot)
             if frozen is not None:
                 frozen(aot)
+            inductor_cache.mark_packed(aot)
         subject = None
         if recorder is not None and keywords.get("is_inference"):
             subject = Subject(
@@ -122,7 +124,7 @@ def through_inductor(
         return first.recorded(recorder.lowered(subject, compiled))
 
     # Boxed or not, it is called with the graph's inputs: Inductor's type says which and torch.compile does not care.
-    with functorch_config.patch(enable_autograd_cache=False):
+    with functorch_config.patch(enable_autograd_cache=False), inductor_cache.quick(keyed=digest is not None):
         compiled: Any = compile_fx(graph_module, list(example_inputs), inner_compile=inner, config_patches=settings)
     return compiled if watch is None else _holding(watch, compiled)
 

@@ -28,8 +28,8 @@ OPERATORS = frozenset({"extern_kernels", "aten", "torch.ops", "inductor_ops", "_
 ON_NUMBERS = frozenset({"max", "min", "int", "float", "bool", "abs", "math", "device", "torch.device"})
 ERRORS = frozenset({"RuntimeError", "AssertionError"})
 """Raised where numbers are not what the graph was compiled for."""
-METHODS = frozenset({"size", "stride", "item", "clear"})
-"""Of tensors and lists."""
+METHODS = frozenset({"size", "stride", "item", "clear", "copy_"})
+"""Of tensors and lists; what computes goes through torch's dispatcher too."""
 KNOWN = frozenset({EMPTY, LAID}) | CHECKS | ON_NUMBERS | ERRORS
 ENTRY, LIBRARY = "kernel", "__file__"
 BINDING = "cpp_pybinding"

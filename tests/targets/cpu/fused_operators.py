@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import math
+import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal
 from unittest import mock
@@ -42,6 +43,7 @@ DATA_DEPENDENT = {"capture_dynamic_output_shape_ops": True, "capture_scalar_outp
 """Settings of torch without which Dynamo does not take what depends on data into a graph."""
 
 OF_DYNAMO = (Unsupported, UserError)
+EXPLAINED = re.compile(r"^\s*Explanation: (.+)$", re.MULTILINE)
 
 Kind = Literal["native", "wrapper", "no graph", "no sample", "refused", "as inductor", "wrong"]
 """`native`: recorded and replayed. `wrapper`: Inductor's wrapper calls its kernels. `no graph`: nothing is left to
@@ -318,4 +320,6 @@ def _words(error: BaseException) -> str:
     causes = list(_causes(error))
     of_dynamo = [cause for cause in causes if isinstance(cause, OF_DYNAMO)]
     ours = [cause for cause in causes if isinstance(cause, NpuComposeError)]
-    return line_of((*of_dynamo, *ours, causes[-1])[0])
+    said = (*of_dynamo, *ours, causes[-1])[0]
+    explained = EXPLAINED.search(str(said))
+    return line_of(said) if explained is None else explained.group(1)

@@ -18,7 +18,7 @@ from tests.targets.cpu.fused_operators import ORDER, Verdict, distance, overall,
 FAST = ("addmm", "diagonal", "sort", "sub", "topk")
 SAMPLE = (
     "abs", "all", "amax", "argmin", "as_strided", "atan2", "bernoulli", "bitwise_and", "bmm", "cat", "cholesky",
-    "clamp", "complex", "cumsum", "einsum", "fft_rfft", "fill", "gather", "histc", "index_put", "isin",
+    "clamp", "complex", "cumsum", "einsum", "fft_fft2", "fft_rfft", "fill", "gather", "histc", "index_put", "isin",
     "linalg_solve", "logsumexp", "masked_scatter", "max_reduction_with_dim", "mvlgamma_mvlgamma_p_1", "nanquantile",
     "nn_functional_conv2d", "nn_functional_embedding_bag", "nn_functional_interpolate_bilinear",
     "nn_functional_layer_norm", "nn_functional_linear", "nn_functional_max_pool2d",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import textwrap
 from collections.abc import Callable, Iterator
+from functools import partial
 from types import FunctionType, SimpleNamespace
 from typing import Any
 
@@ -128,8 +129,10 @@ def test_a_handle_made_on_two_threads_is_right_on_one_and_in_a_child_of_fork():
         fast, module, _, _ = side_by_side(Block())
         reference, x = copy.deepcopy(module), torch.randn(300, 16)
 
+        near = partial(torch.allclose, rtol=1e-3, atol=1e-3)
+
         def is_right() -> bool:
-            return all(map(torch.allclose, handle(x), reference(x)))
+            return all(map(near, handle(x), reference(x)))
 
         with torch.no_grad():
             handle = fast.detach(x)
@@ -145,7 +148,7 @@ def test_a_handle_made_on_two_threads_is_right_on_one_and_in_a_child_of_fork():
             def in_the_child() -> bool:
                 got = handle(x)
                 torch.set_num_threads(1)
-                return all(map(torch.allclose, got, reference(x)))
+                return all(map(near, got, reference(x)))
 
             assert in_child(in_the_child) == "right"
             assert is_right()
@@ -274,6 +277,10 @@ def test_code_whose_source_is_gone_is_not_read(tmp_path: Any):
     assert "has no source that can be read" in unread(tmp_path, "pass", __file__=str(tmp_path / "gone.py"))
     assert "has no source that can be read" in unread(tmp_path, "pass", __file__=__file__.replace(".py", ".txt"))
     assert "has no source that can be read" in unread(tmp_path, "return (")
+
+
+def test_code_may_copy_into_a_buffer(tmp_path: Any):
+    assert "calls surprise" in unread(tmp_path, "buf0.copy_(args[0], False)\nsurprise(args)")
 
 
 def test_code_may_raise_where_numbers_are_not_what_it_was_made_for(tmp_path: Any):
