@@ -16,6 +16,7 @@ import torch
 from floor import Floor
 from rivals import RIVALS
 from subject import Ready, Subject
+from torch._inductor import config as inductor_config
 
 import npucompose
 from npucompose.replay.captured_graph import CapturedGraph
@@ -32,6 +33,16 @@ def eager(subject: Subject) -> Ready:
 def by_torch(subject: Subject, backend: str = "inductor", **options: Any) -> Ready:
     module = subject.own()
     compiled = torch.compile(module, fullgraph=True, dynamic=False, backend=backend, options=options or None)
+    return Ready(call=compiled, module=module)
+
+
+def frozen_by_torch(subject: Subject) -> Ready:
+    """What `max-autotune` starts from, by torch alone. Dynamo looks at the switch while it traces, so it is on then."""
+    module = subject.own()
+    options: dict[str, Any] = {"max_autotune": True, "freezing": True}
+    compiled = torch.compile(module, fullgraph=True, dynamic=False, options=options)
+    with inductor_config.patch(freezing=True):
+        compiled(*subject.inputs)
     return Ready(call=compiled, module=module)
 
 
@@ -86,7 +97,7 @@ WRAPPED = MAX_AUTOTUNE, f"{MAX_AUTOTUNE}, cpp_wrapper"
 """Inductor's own wrappers around the same kernels."""
 RECOMMENDED = f"{MAX_AUTOTUNE}, detached"
 EAGER, AOT_INDUCTOR = "eager", "AOTInductor"
-INDUCTOR, CPP_WRAPPER = "Inductor", "Inductor cpp_wrapper"
+INDUCTOR, CPP_WRAPPER, FROZEN = "Inductor", "Inductor cpp_wrapper", "Inductor max-autotune, frozen"
 CANDIDATES: Mapping[str, Callable[[Subject], Ready]] = {
     EAGER: eager,
     "aot_eager": partial(by_torch, backend="aot_eager"),
@@ -95,6 +106,7 @@ CANDIDATES: Mapping[str, Callable[[Subject], Ready]] = {
     DETACHED: _detached("mode=reduce-overhead", "target.executor=native"),
     INDUCTOR: by_torch,
     CPP_WRAPPER: partial(by_torch, cpp_wrapper=True),
+    FROZEN: frozen_by_torch,
     WRAPPED[0]: _ours("mode=max-autotune", "inductor.replay=wrapper"),
     WRAPPED[1]: _ours("mode=max-autotune", "inductor.cpp_wrapper=true"),
     RECOMMENDED: _detached("mode=max-autotune"),
@@ -102,5 +114,5 @@ CANDIDATES: Mapping[str, Callable[[Subject], Ready]] = {
     **RIVALS,
 }
 """In the order of the table; npucompose is native where nothing else is said."""
-OTHERS = (INDUCTOR, CPP_WRAPPER, AOT_INDUCTOR, *RIVALS)
+OTHERS = (INDUCTOR, CPP_WRAPPER, FROZEN, AOT_INDUCTOR, *RIVALS)
 """All that npucompose is compared with."""

@@ -7,7 +7,7 @@ from statistics import geometric_mean
 from typing import Any
 
 from attrs import frozen
-from candidates import AOT_INDUCTOR, CPP_WRAPPER, DETACHED, INDUCTOR, OTHERS, RECOMMENDED, WRAPPED
+from candidates import AOT_INDUCTOR, CPP_WRAPPER, DETACHED, FROZEN, INDUCTOR, OTHERS, RECOMMENDED, WRAPPED
 from rivals import ONNX_RUNTIME
 
 Result = dict[str, Any]
@@ -42,7 +42,8 @@ def goals(results: Sequence[Result]) -> list[Goal]:
         _in_every_cell(results, DETACHED, (DETACHED,), NOT_SLOWER),
         _in_every_cell(results, "the best rival", OTHERS, THAN_A_RIVAL),
         _in_the_mean(results),
-        _errors(results),
+        _errors(results, INDUCTOR),
+        _errors(results, FROZEN),
         *(_against(at_one.get("tiny_ops", {}), "tiny_ops", other, 1.0) for other in (INDUCTOR, CPP_WRAPPER)),
         *(_against(at_one.get("tiny_ops", {}), "tiny_ops", other, 1.0) for other in (AOT_INDUCTOR, ONNX_RUNTIME)),
         _against(at_one.get("gpt_decode", {}), "gpt_decode", AOT_INDUCTOR, 1.05),
@@ -88,11 +89,11 @@ def _ratios(results: Iterable[Result], names: Sequence[str]) -> Iterator[tuple[f
             yield ours / max(speeds), _cell(result)
 
 
-def _errors(results: Iterable[Result]) -> Goal:
-    words = f"every cell: error in double precision of {RECOMMENDED} at most that of {INDUCTOR}"
+def _errors(results: Iterable[Result], whose: str) -> Goal:
+    words = f"every cell: error in double precision of {RECOMMENDED} at most that of {whose}"
     found: list[tuple[float, str]] = []
     for result in results:
-        ours, theirs = (result["candidates"].get(name, {}).get("fp64_error") for name in (RECOMMENDED, INDUCTOR))
+        ours, theirs = (result["candidates"].get(name, {}).get("fp64_error") for name in (RECOMMENDED, whose))
         if ours is not None and theirs:
             found.append((ours / theirs, _cell(result)))
     return _worst(words, found, max, lambda ratio: ratio <= 1.0)

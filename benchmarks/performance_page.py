@@ -33,8 +33,10 @@ its kernels take, by themselves and hot (`benchmarks/floor.py`).
   tokens through six layers of width 384; *whisper_encoder* four seconds of speech through an encoder of the size of
   whisper-tiny; *t5_step* a token of T5's decoder with its cache, four layers of width 256. All weights are random.
 - *resnet18* and *unet* are given images with channels first, as torch has them by itself.
-- AOTInductor and the rows without npucompose have torch's defaults. ONNX Runtime and OpenVINO take and give arrays over
-  torch's memory; their threads do not spin or are counted as asked.
+- *Inductor max-autotune, frozen* is `torch.compile` with `max_autotune` and `freezing`, from which our `max-autotune`
+  starts. Folded and packed weights are summed in another order: errors differ from those of Inductor's defaults.
+- AOTInductor and the other rows without npucompose have torch's defaults. ONNX Runtime and OpenVINO take and give
+  arrays over torch's memory; their threads do not spin or are counted as asked.
 - ExecuTorch, IREE and TVM take part where they are installed (`make rivals`). *ExecuTorch* gives XNNPACK what it takes
   and computes the rest with its portable kernels; *IREE* generates code for this processor (`llvm-cpu`), which one
   thread runs inline; *TVM* has its default pipeline, because tuning takes hours for each model. *nativert* is torch's

@@ -64,8 +64,8 @@ PRELOADED = (
 )  # fmt: skip
 """What a worker imports on its way, beside the product itself."""
 OURS = ("airflow_free", "npucompose", "npucompose_extensions")
-NOT_HERE = re.compile(r"npucompose\.(targets\.npu|scope$)")
-"""What needs a device, or, loaded before TorchAir, defines operators in its place (`npucompose.scope`)."""
+NOT_HERE = re.compile(r"npucompose\.(targets\.npu|scope$|serving\.vllm\.)")
+"""What needs a device, or vLLM, or, loaded before TorchAir, defines operators in its place (`npucompose.scope`)."""
 READ_AT_THE_BEGINNING = re.compile(
     r"PYTHON(?!PATH|DONTWRITE)|OMP_|GOMP_|KMP_|MKL_|OPENBLAS_|ATEN_|DNNL_|ONEDNN_|MALLOC_|LD_"
     r"|TORCH(?!INDUCTOR_CACHE_DIR$)|PYTORCH_|CUDA_|LANG|LC_|TZ$"

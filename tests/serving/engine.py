@@ -18,7 +18,6 @@ from attrs import frozen
 MARK = "ENGINE: "
 ROOT = Path(__file__).resolve().parents[2]
 ENVIRONMENT = {
-    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
     "VLLM_CPU_KVCACHE_SPACE": "1",
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",
     "VLLM_NO_USAGE_STATS": "1",
@@ -44,12 +43,20 @@ class Answer:
     log: str
 
 
-def answer(model: Path, cache: Path, batches: list[int], tokens: int = 24, **engine: Any) -> Answer:
-    """Greedy tokens of an engine that is made with these arguments of `vllm.LLM`."""
+def answer(
+    model: Path, cache: Path, batches: list[int], tokens: int = 24, *, processes: bool = False, **engine: Any
+) -> Answer:
+    """Greedy tokens of an engine that is made with these arguments of `vllm.LLM`, with `processes` in one of its own,
+    as `vllm serve` has it."""
     asked = json.dumps({"model": str(model), "batches": batches, "tokens": tokens, "engine": engine})
     ran = subprocess.run(
         [sys.executable, "-m", "tests.serving.engine", asked],
-        env={**os.environ, **ENVIRONMENT, "VLLM_CACHE_ROOT": str(cache)},
+        env={
+            **os.environ,
+            **ENVIRONMENT,
+            "VLLM_ENABLE_V1_MULTIPROCESSING": str(int(processes)),
+            "VLLM_CACHE_ROOT": str(cache),
+        },
         cwd=ROOT,
         capture_output=True,
         text=True,

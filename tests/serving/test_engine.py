@@ -89,6 +89,13 @@ def test_256_tokens_are_those_of_eager_with_preemption_chunked_prefill_and_prefi
     assert served.tokens == alone.tokens
 
 
+def test_an_engine_in_processes_of_its_own_has_the_recipe_too(eager: Callable[[str], Answer], tmp_path: Path) -> None:
+    config = {"npucompose": str(recipe(tmp_path, "recorded"))}
+    served = answer(written("qwen2", tmp_path), tmp_path, [1, 2], processes=True, additional_config=config)
+    assert served.tokens == {batch: eager("qwen2").tokens[batch] for batch in ("1", "2")}
+    assert "Recorded 4 sizes, " in served.log
+
+
 def test_a_second_start_takes_the_code_of_the_first(eager: Callable[[str], Answer], tmp_path: Path) -> None:
     model, config = written("qwen2", tmp_path), {"npucompose": str(recipe(tmp_path, "fused"))}
     first, second = (answer(model, tmp_path, [2], additional_config=config) for _ in range(2))

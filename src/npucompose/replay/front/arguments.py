@@ -45,7 +45,7 @@ class _Arguments:
         unused: list[tuple[int, Any]],
     ) -> None:
         self._spec = spec
-        self._checks = checks
+        self._checks = [(k, value, _is_plain(value)) for k, value in checks]
         self._same = same
         self._unused = unused
         self._names = tuple(kwargs)
@@ -64,9 +64,9 @@ class _Arguments:
         leaves = self._tree(args, kwargs) if self._deep else self._row(args, kwargs)
         if self._unroll and not self._deep:
             leaves = self._unrolled(leaves)
-        for k, value in self._checks:
+        for k, value, plain in self._checks:
             given = leaves[k]
-            if given is not value and not (_is_plain(value) and same_number(given, value)):
+            if given is not value and not (plain and same_number(given, value)):
                 raise SignatureError(f"captured for {value!r} as argument {k}, got {given!r}")
         for a, b in self._same:
             if leaves[a] is not leaves[b]:

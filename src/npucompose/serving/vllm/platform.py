@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import Any, ClassVar
+from typing import Any
 
 from vllm.logger import init_logger  # pyright: ignore[reportMissingImports]
 from vllm.platforms.cpu import CpuPlatform  # pyright: ignore[reportMissingImports]
@@ -12,6 +12,9 @@ from npucompose.serving.vllm.recipe import Recipe, recipe_of
 
 logger = init_logger("vllm.npucompose")
 HERE = "npucompose.serving.vllm"
+ACTS = "NPUCOMPOSE_RECIPE_ACTS"
+"""Set where an engine was given a recipe: processes that vLLM starts get the finished configuration, and ask their own
+platform for its classes."""
 WORKER = "vllm.v1.worker.cpu_worker.CPUWorker"
 BACKEND = "npucompose"
 """What vLLM's configuration calls this compiler."""
@@ -20,20 +23,17 @@ BACKEND = "npucompose"
 class RecipePlatform(CpuPlatform):
     """Without a recipe, vLLM's own CpuPlatform in every answer."""
 
-    has_recipe: ClassVar[bool] = False
-    """Whether an engine of this process was given one."""
-
     @classmethod
     def get_compile_backend(cls) -> str:
-        return f"{HERE}.compiler.RecipeCompiler" if cls.has_recipe else super().get_compile_backend()
+        return f"{HERE}.compiler.RecipeCompiler" if ACTS in os.environ else super().get_compile_backend()
 
     @classmethod
     def get_pass_manager_cls(cls) -> str:
-        return f"{HERE}.passes.RecipePassManager" if cls.has_recipe else super().get_pass_manager_cls()
+        return f"{HERE}.passes.RecipePassManager" if ACTS in os.environ else super().get_pass_manager_cls()
 
     @classmethod
     def get_static_graph_wrapper_cls(cls) -> str:
-        return f"{HERE}.recordings.RecordedGraph" if cls.has_recipe else super().get_static_graph_wrapper_cls()
+        return f"{HERE}.recordings.RecordedGraph" if ACTS in os.environ else super().get_static_graph_wrapper_cls()
 
     @classmethod
     def check_and_update_config(cls, vllm_config: Any) -> None:
@@ -49,7 +49,7 @@ class RecipePlatform(CpuPlatform):
             why = "LoRA" if vllm_config.lora_config is not None else f"compilation mode {asked}"
             logger.warning("The recipe %s does not act: %s.", recipe.path, why)
             return
-        cls.has_recipe = True
+        os.environ[ACTS] = recipe.path
         compile_by(recipe, vllm_config)
 
 
