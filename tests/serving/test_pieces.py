@@ -10,6 +10,8 @@ import pytest
 import torch
 from torch import fx, nn
 from torch._functorch import config as functorch_config
+from torch._inductor import config as inductor_config
+from torch._inductor.custom_graph_pass import CustomGraphPass
 
 import npucompose
 from npucompose.serving.vllm.pieces import Piece, Unrecorded, compiled, recorded_bytes
@@ -134,3 +136,25 @@ def test_the_backend_is_called_where_somebody_asks_for_aotautograds_cache(model:
     x = torch.rand(3, 4)
     with torch.no_grad(), functorch_config.patch(force_autograd_cache=True, bundled_autograd_cache=True):
         assert torch.equal(torch.compile(model, backend=npucompose.backend("mode=reduce-overhead"))(x), model(x))
+
+
+class Counting(CustomGraphPass):
+    """A pass that somebody has set in Inductor's hook."""
+
+    def __init__(self) -> None:
+        self.called = 0
+
+    def __call__(self, graph: fx.Graph) -> None:
+        self.called += 1
+
+    def uuid(self) -> str:
+        return f"counting {id(self)}"
+
+
+@pytest.mark.slow
+def test_inductors_hook_keeps_the_pass_manager_that_an_engine_has_set(model: nn.Module) -> None:
+    torch._dynamo.reset()
+    manager, backend = Counting(), npucompose.backend("mode=max-autotune", "inductor.freezing=false")
+    with torch.no_grad(), inductor_config.patch(post_grad_custom_post_pass=manager, fx_graph_cache=False):
+        torch.compile(model, backend=backend)(torch.rand(3, 4))
+    assert manager.called == 1

@@ -88,7 +88,10 @@ def through_inductor(
     watch = backend.frozen.watch(graph_module)
     dynamo = unfused.copied(graph_module) if recorder is not None else graph_module
     digest = inductor_cache.digest_of(watch.tensors) if watch is not None else None
-    hooks = {"joint_custom_pre_pass": first, "post_grad_custom_post_pass": ScatterInPlace(digest or "")}
+    hooks = {
+        "joint_custom_pre_pass": first,
+        "post_grad_custom_post_pass": _after_the_callers(ScatterInPlace(digest or "")),
+    }
     anew = {"fx_graph_cache": False, "autotune_local_cache": False}
     measured = anew if winners is not None and winners.measuring == "always" else {}
     settings = {**backend.inductor.settings(), **hooks, **measured, **_unfrozen(watch)}
@@ -127,6 +130,14 @@ def through_inductor(
     with functorch_config.patch(enable_autograd_cache=False), inductor_cache.quick(keyed=digest is not None):
         compiled: Any = compile_fx(graph_module, list(example_inputs), inner_compile=inner, config_patches=settings)
     return compiled if watch is None else _holding(watch, compiled)
+
+
+def _after_the_callers(ours: CustomGraphPass) -> Any:
+    """Inductor's hook holds what the caller has set there already (vLLM its pass manager): that runs first."""
+    callers: Any = inductor_config.post_grad_custom_post_pass
+    if callers is None:
+        return ours
+    return [*(callers if isinstance(callers, (list, tuple)) else (callers,)), ours]
 
 
 def _own_memory(aot: fx.GraphModule) -> None:
