@@ -60,9 +60,9 @@ def recipe(*words: str) -> argparse.Namespace:
           "out": None}),
         (["lock", "a=1"], {"overrides": ["a=1"], "config_dir": [], "env": {}, "out": "recipe.lock.yaml"}),
         (["show", "l"], {"lock": Path("l")}),
-        (["verify", "l"], {"lock": Path("l"), "against": None, "tolerance": 0.2, "trust": False}),
-        (["verify", "l", "--trust", "--against", "m", "--tolerance", "0"],
-         {"lock": Path("l"), "against": "m", "tolerance": 0.0, "trust": True}),
+        (["verify", "l"], {"lock": Path("l"), "against": None, "tolerance": 0.2, "kernels": "locked", "trust": False}),
+        (["verify", "l", "--trust", "--against", "m", "--tolerance", "0", "--kernels", "measured"],
+         {"lock": Path("l"), "against": "m", "tolerance": 0.0, "kernels": "measured", "trust": True}),
     ],
 )  # fmt: skip
 def test_each_action_of_recipe_takes_its_arguments(words: list[str], given: dict[str, Any]) -> None:
@@ -100,11 +100,11 @@ def test_a_recipe_holds_here_or_the_exit_status_is_one(
     locked: Locked, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     locked.write(tmp_path)
-    trusted: list[bool] = []
+    asked: list[tuple[bool, str]] = []
     here = locked
 
-    def run_again(locked: Locked, *, trust: bool = False) -> Locked:
-        trusted.append(trust)
+    def run_again(locked: Locked, *, trust: bool = False, kernels: str) -> Locked:
+        asked.append((trust, kernels))
         return here
 
     monkeypatch.setattr(verify, "run_again", run_again)
@@ -114,8 +114,8 @@ def test_a_recipe_holds_here_or_the_exit_status_is_one(
         return arguments.act(arguments)
 
     assert verified() == 0
-    assert verified("--trust") == 0
-    assert trusted == [False, True]
+    assert verified("--trust", "--kernels", "measured") == 0
+    assert asked == [(False, "locked"), (True, "measured")]
     assert "the recipe holds here" in capsys.readouterr().out
     benchmark = locked.result.benchmark
     slower = attrs.evolve(benchmark, speedup={"eager": 1.7})

@@ -322,7 +322,7 @@ def compilation(name: str = "g", symbols: tuple[str, ...] = ()) -> Any:
     before = SimpleNamespace(fingerprint="f", lines=["line"] * 9, symbols=symbols, text="b")
     return SimpleNamespace(
         id=name, before=before, nodes_after=7, partition=None, refused_on_npu=(), passes=[run], text_after="a",
-        after=before, plan=None,
+        after=before, plan=None, winners={},
     )  # fmt: skip
 
 

@@ -19,6 +19,8 @@ from npucompose.compose.references import resolved
 from npucompose.compose.tree import Composed, compose
 from npucompose.compose.untrusted_config import read_foreign
 from npucompose.schema.experiment import Choice
+from npucompose.serving.vllm.recipe import read as read_served
+from npucompose.serving.vllm.recipe import recipe_of
 from npucompose.table.structure import flat
 from npucompose.targets.npu_offline.wheel import UnpackedWheel
 from npucompose.vendor.compiler import CompilerOptions
@@ -114,7 +116,33 @@ LIST = "the defaults list may not"
 CHAIN = {f"a{n}": f"${{a{n + 1}}}" for n in range(3000)}
 DOUBLED = {"a0": [1] * 10, **{f"a{n}": [f"${{a{n - 1}}}"] * 10 for n in range(1, 6)}}
 MANY = {f"model/a{n}.yaml": f"defaults: [a{n + 1}, a{n + 1}]\n" for n in range(10)} | {"model/a10.yaml": "name: mlp\n"}
+SERVED = "npucompose.serving.vllm.recipe"
+
+
+def served(text: str) -> Callable[[Path], Any]:
+    """What an engine was given as its recipe."""
+
+    def read(folder: Path) -> Any:
+        (folder / "recipe.yaml").write_text(text)
+        return read_served(str(folder / "recipe.yaml"))
+
+    return read
+
+
 CASES = (
+    Case(
+        SERVED, "is the path of a recipe", lambda _: recipe_of({"npucompose": ["a"]}), "is the path of a", "TypeError"
+    ),
+    Case(SERVED, "it holds no mapping", served("3"), "is no recipe: it holds no mapping", "TypeError"),
+    Case(
+        SERVED,
+        "takes target=cpu and a mode",
+        served("# @package _global_\ndefaults:\n  - override /mode: eager\n"),
+        "mode=eager; vLLM on a CPU takes target=cpu",
+    ),
+    Case(
+        SERVED, "problem.replace", served("# @package _global_\nmode: {nome: eager}\n"), "as it is/recipe.yaml", "nome"
+    ),
     Case(FOREIGN, "is no configuration", foreign("- 1\n"), "it must hold a mapping of keys", "AttributeError"),
     Case(
         FOREIGN, "{problem}' for problem", foreign("_target_: x", "model/x"), "mine.yaml:1: '_target_' would name code"
