@@ -98,6 +98,24 @@ def test_where_inductor_finds_its_code_compiled_the_products_of_it_are_named_all
     assert other.found == {}
 
 
+def test_code_that_inductor_kept_is_named_as_it_is_whatever_would_be_chosen_now(two: list[Any]):
+    with choosing(Winners(measuring="never"), "graph_1"):
+        choices._allowed(two)
+        choices._measured(dict(zip(two, (1.0, 2.0, 3.0), strict=True)))
+    later = Winners(measuring="never")
+    with choosing(later, "graph_1"):
+        pass
+    assert (later.found[KEY].winner, later.found[KEY].by) == (TEMPLATE, "remembered")
+
+
+@pytest.mark.parametrize(("ms", "remembered"), [((9.0, 1.0, 9.5), True), ((11.0, 1.0, 12.0), False)])
+def test_figures_that_lie_tenfold_apart_are_not_remembered(two: list[Any], ms: tuple[float, ...], remembered: bool):
+    with choosing(Winners(), "graph_1"):
+        choices._allowed(two)
+        choices._measured(dict(zip(two, ms, strict=True)))
+    assert (Winners().known(KEY, ["mkl_linear", TEMPLATE]) is not None) is remembered
+
+
 def test_a_pinned_way_is_the_only_choice_and_part_of_what_inductor_keeps(two: list[Any]):
     pinned = Winners(pinned={KEY: "mkl_linear"})
     with choosing(pinned, "graph_1"):

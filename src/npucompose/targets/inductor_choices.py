@@ -20,6 +20,9 @@ from npucompose.targets.winners import Winners
 
 TEMPLATE = "template"
 """A kernel that Inductor writes from a template, for this product and what follows it."""
+DISTURBED = 10.0
+"""Times as long as the other: so far apart are two ways to multiply because something came in between. Inductor's
+figures, each measured once, are then good for this compilation and are not remembered."""
 PACKED = {"mkl_linear": 1}
 """{library: which operand is a packed weight}, whose size is the library's own affair."""
 _at_work: list[Winners] = []
@@ -38,11 +41,12 @@ def choosing(winners: Winners, graph: str) -> Iterator[None]:
         yield
     finally:
         _at_work.pop()
-    products = {key: [*winners.choices[key]] for key in winners.found if key not in known and key in winners.choices}
-    if products:
-        winners.keep_products(graph, products)
-    for key, choices in ({} if products else winners.products(graph)).items():
-        winners.known(key, choices)
+    asked = [key for key in winners.choices if key in winners.found and key not in known]
+    if asked:
+        winners.keep_products(graph, {key: winners.found[key].winner for key in asked})
+    else:
+        for key, winner in winners.products(graph).items():
+            winners.compiled(key, winner)
 
 
 def _listen() -> None:
@@ -75,7 +79,8 @@ def _measured(timings: MutableMapping[Any, float], *_: Any) -> None:
     winner = _winner(key, {name: us for name, us in _shortest(timings).items() if us != float("inf")})
     if winner is None:
         return
-    _at_work[-1].keep(winner)
+    slowest, fastest = max(winner.times_us.values()), min(winner.times_us.values())
+    _at_work[-1].keep(winner, remembered=slowest < DISTURBED * fastest)
     for choice in [choice for choice in timings if _name(choice) != winner.winner]:
         del timings[choice]
 

@@ -26,7 +26,7 @@ from npucompose.table.structure import facts_of, of_facts
 from npucompose.version import __version__
 
 Measuring = Literal["once", "always", "never"]
-VERSION = 1
+VERSION = 2
 """Of what a file holds; with another one everything is measured anew."""
 
 
@@ -67,10 +67,19 @@ class Winners:
             return Winner(key=key, winner=choices[0], by="default", why="target.measuring=never")
         return remembered if self.measuring == "once" else None
 
-    def keep(self, winner: Winner) -> Winner:
-        """From now on, and on this machine where it was measured."""
+    def compiled(self, key: str, winner: str) -> Winner:
+        """Of a product in code that Inductor had kept: who computes it there, whatever would be chosen now."""
+        pinned = self.pinned.get(key) == winner
+        remembered = None if pinned else read(key, self.threads)
+        if remembered is None or remembered.winner != winner:
+            remembered = Winner(key=key, winner=winner, by="pinned" if pinned else "remembered")
+        self.found[key] = remembered
+        return remembered
+
+    def keep(self, winner: Winner, *, remembered: bool = True) -> Winner:
+        """From now on, and on this machine where it was measured and is to be remembered."""
         self.found[winner.key] = winner
-        if winner.by == "measured" and winner.times_us:
+        if remembered and winner.by == "measured" and winner.times_us:
             keep(winner, self.threads)
         return winner
 
@@ -79,16 +88,16 @@ class Winners:
         again = _read(_file(_products(graph), self.threads)).get("again", 0)
         return digest_of(sorted(self.pinned.items()), again) if self.pinned or again else ""
 
-    def products(self, graph: str) -> Mapping[str, Sequence[str]]:
-        """{product: ways to compute it} that Inductor asked for when it last compiled the graph."""
+    def products(self, graph: str) -> Mapping[str, str]:
+        """{product: who computes it} of the code that Inductor last compiled of the graph."""
         found = _read(_file(_products(graph), self.threads)).get("products", {})
-        return {str(key): [*map(str, ways)] for key, ways in found.items()} if isinstance(found, dict) else {}
+        return {str(key): str(winner) for key, winner in found.items()} if isinstance(found, dict) else {}
 
-    def keep_products(self, graph: str, products: Mapping[str, Sequence[str]]) -> None:
+    def keep_products(self, graph: str, products: Mapping[str, str]) -> None:
         """Remember them for a process in which Inductor finds the graph compiled, and asks nobody."""
         file = _file(_products(graph), self.threads)
         again = int(_read(file).get("again", 0)) + (self.measuring == "always")
-        _write(file, {"products": {key: list(ways) for key, ways in products.items()}, "again": again})
+        _write(file, {"products": dict(products), "again": again})
 
 
 def _pinned(key: str, value: str, choices: Sequence[str], remembered: Winner | None) -> Winner:
