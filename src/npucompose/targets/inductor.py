@@ -96,40 +96,63 @@ def through_inductor(
     measured = anew if winners is not None and winners.measuring == "always" else {}
     settings = {**backend.inductor.settings(), **hooks, **measured, **_unfrozen(watch)}
 
-    def inner(aot: fx.GraphModule, inputs: Sequence[Any], **keywords: Any) -> Any:
-        freezes = keywords.get("is_inference") and inductor_config.freezing
-        if not keywords.get("is_inference"):
-            first.rewrite(aot, inputs)
-        elif freezes:
-            _own_memory(aot)
-            if frozen is not None:
-                frozen(aot)
-            inductor_cache.mark_packed(aot)
-        subject = None
-        if recorder is not None and keywords.get("is_inference"):
-            subject = Subject(
-                key=first.key,
-                # Of a frozen graph Inductor numbers the inputs as they were before.
-                fixed=frozenset(() if freezes else keywords.get("static_input_idxs") or ()),
-                watch=watch if freezes else None,
-                unfused=partial(unfused.unfused, backend, dynamo, example_inputs, aot),
-            )
-        known = len(PyCodeCache.modules)
-        wanted = recorder is None or subject is None or recorder.wants(subject)
-        with nullcontext() if winners is None else choosing(winners, first.key):
-            compiled = compile_fx_inner(aot, inputs, **keywords) if wanted else None
-        first.lowered()
-        if freezes and watch is not None:
-            watch.froze(_kept())
-            watch.let_go += [first.forget, partial(_forget_code, PyCodeCache.modules[known:])]
-        if recorder is None or subject is None:
-            return compiled
-        return first.recorded(recorder.lowered(subject, compiled))
-
+    inner = _InnerCompile(
+        first=first, watch=watch, frozen=frozen, recorder=recorder, winners=winners,
+        unfused=partial(unfused.unfused, backend, dynamo, example_inputs),
+    )  # fmt: skip
     # Boxed or not, it is called with the graph's inputs: Inductor's type says which and torch.compile does not care.
     with functorch_config.patch(enable_autograd_cache=False), inductor_cache.quick(keyed=digest is not None):
         compiled: Any = compile_fx(graph_module, list(example_inputs), inner_compile=inner, config_patches=settings)
     return compiled if watch is None else _holding(watch, compiled)
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class _InnerCompile:
+    """Inductor's `inner_compile`: called with each graph that AOTAutograd made, between its passes and the lowering."""
+
+    first: _PassesFirst
+    watch: Watch | None
+    frozen: Frozen | None
+    recorder: Recorder | None
+    winners: Winners | None
+    unfused: Callable[[fx.GraphModule], fx.GraphModule]
+
+    def __call__(self, aot: fx.GraphModule, inputs: Sequence[Any], **keywords: Any) -> Any:
+        infers = bool(keywords.get("is_inference"))
+        freezes = infers and inductor_config.freezing
+        if freezes:
+            self._freeze(aot)
+        elif not infers:
+            self.first.rewrite(aot, inputs)
+        known = len(PyCodeCache.modules)
+        recorder, subject, compiled = self.recorder, None, None
+        if infers and recorder is not None:
+            subject = self._subject(aot, keywords.get("static_input_idxs") or (), freezes=freezes)
+        if recorder is None or subject is None or recorder.wants(subject):
+            with nullcontext() if self.winners is None else choosing(self.winners, self.first.key):
+                compiled = compile_fx_inner(aot, inputs, **keywords)
+        self.first.lowered()
+        if freezes and self.watch is not None:
+            self.watch.froze(_kept())
+            self.watch.let_go += [self.first.forget, partial(_forget_code, PyCodeCache.modules[known:])]
+        if recorder is None or subject is None:
+            return compiled
+        return self.first.recorded(recorder.lowered(subject, compiled))
+
+    def _freeze(self, aot: fx.GraphModule) -> None:
+        _own_memory(aot)
+        if self.frozen is not None:
+            self.frozen(aot)
+        inductor_cache.mark_packed(aot)
+
+    def _subject(self, aot: fx.GraphModule, fixed: Sequence[int], *, freezes: bool) -> Subject:
+        """Of a frozen graph Inductor numbers the inputs as they were before: none of them is said to be fixed."""
+        return Subject(
+            key=self.first.key,
+            fixed=frozenset(() if freezes else fixed),
+            watch=self.watch if freezes else None,
+            unfused=partial(self.unfused, aot),
+        )
 
 
 def _after_the_callers(ours: CustomGraphPass) -> Any:
