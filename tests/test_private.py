@@ -100,3 +100,19 @@ def test_one_file_among_many_that_others_may_write_spoils_a_folder(root: Path):
     assert private.doubt_within(root / "native", root) is not None
     private.close(root / "native")
     assert private.doubt_within(root / "native", root) is None
+
+
+def test_what_is_kept_is_read_again_and_not_where_others_could_have_written_it(root: Path) -> None:
+    file = root / "times" / "8.json"
+    assert private.read(file, root) is None
+    private.keep(file, root, "first")
+    private.keep(file, root, "second")
+    assert private.read(file, root) == "second"
+    assert [place.name for place in file.parent.iterdir()] == ["8.json"]
+    file.chmod(0o666)
+    assert private.read(file, root) is None
+
+
+def test_where_nothing_can_be_kept_there_is_nothing_and_no_error(root: Path) -> None:
+    private.keep(root / "native" / "torch" / "a.so" / "file", root, "text")
+    assert private.read(root / "native" / "torch" / "a.so" / "file", root) is None

@@ -129,6 +129,11 @@ def compiler() -> str | None:
     return next((found for found in map(shutil.which, compilers()) if found), None)
 
 
+def processor() -> tuple[object, ...]:
+    """What times of kernels depend on and no program changes: model, architecture, cores and their share."""
+    return cpu_model(), platform.machine(), usable_cores(), cpu_quota()
+
+
 @define
 class Attendance:
     """`Attendance().share()` is how much of the time since it was made this process had a processor; 2.0 is two."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from attrs import frozen
@@ -63,6 +64,21 @@ def close(folder: Path) -> None:
         mode = place.lstat().st_mode
         if mode & _OTHERS and not stat.S_ISLNK(mode):
             place.chmod(stat.S_IMODE(mode) & ~_OTHERS)
+
+
+def read(file: Path, root: Path) -> str | None:
+    """The text of a file that `keep` wrote; None where there is none, and for one that others could have written."""
+    return file.read_text(encoding="utf-8") if file.is_file() and doubt(file, root) is None else None
+
+
+def keep(file: Path, root: Path, text: str) -> None:
+    """Write a file whole or not at all; where nothing can be kept, there is none the next time."""
+    with suppress(OSError):
+        make(file.parent, root)
+        beside = file.with_suffix(f".{os.getpid()}")
+        beside.write_text(text, encoding="utf-8")
+        close(file.parent)
+        beside.replace(file)
 
 
 def _way(path: Path, root: Path) -> Iterator[Path]:

@@ -60,6 +60,7 @@ NO_STRANGERS = {
     "airflow_free.forkserver": "what our own process is given",
     "airflow_free.processes": "the kernel's files",
     "npucompose_extensions.trackers": "a parameter that our own tracker has written",
+    "npucompose.private": "a user's own folder: tests/test_private.py",
     "npucompose.targets.winners": "a user's own folder: tests/targets/test_winners.py",
     "npucompose.targets.inductor_code": "what the installed torch has just generated",
     "npucompose_extensions.search.study": "what was written in the same call",

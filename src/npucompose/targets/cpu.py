@@ -28,7 +28,7 @@ from npucompose.schema.capabilities import Capabilities, Clocked
 from npucompose.table.modes import ACLGRAPH, GE, NPUGRAPH_EX
 from npucompose.table.options import option
 from npucompose.targets.base import TORCH_COMPILE, ModeSupport, Target
-from npucompose.targets.winners import Measuring
+from npucompose.targets.winners import LIMIT_MS, Measuring
 from npucompose.vendor.devices import cpu
 
 if TYPE_CHECKING:
@@ -152,7 +152,7 @@ class CpuTarget(Target):
         "who computes what is chosen in max-autotune by measuring: once on a machine, which remembers it, always anew, "
         "or never: products by MKL, graphs fused",
     )
-    measure_ms: float = option(250.0, "so many milliseconds one contest may take", gt=0, le=1e6)
+    measure_ms: float = option(LIMIT_MS, "so many milliseconds one contest may take", gt=0, le=1e6)
     kernels: Mapping[str, str] = option(
         factory=dict,
         doc="{part of a graph: who computes it}, measured or not; a recipe's lock has those of the run that it is of",

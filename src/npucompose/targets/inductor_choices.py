@@ -41,9 +41,9 @@ def choosing(winners: Winners, graph: str) -> Iterator[None]:
         yield
     finally:
         _at_work.pop()
-    asked = [key for key in winners.choices if key in winners.found and key not in known]
+    asked = {key: one.winner for key, one in winners.found.items() if key in winners.asked and key not in known}
     if asked:
-        winners.keep_products(graph, {key: winners.found[key].winner for key in asked})
+        winners.keep_products(graph, asked)
     else:
         for key, winner in winners.products(graph).items():
             winners.compiled(key, winner)
@@ -63,7 +63,7 @@ def _allowed(choices: list[Any]) -> list[Any]:
     if key is None:
         return choices
     winners, names = _at_work[-1], _names(choices)
-    winners.choices[key] = names
+    winners.asked.add(key)
     known = winners.known(key, names)
     if known is None or known.by == "default":
         winners.found.pop(key, None)  # Inductor's options say whether it measures

@@ -54,7 +54,7 @@ class InductorCode:
         """The code of what Inductor compiled; UnreadCode where it is none that can be recorded."""
         if not hasattr(compiled, "current_callable"):
             return Untouched(call=compiled)
-        call = getattr(compiled, "current_callable", None)
+        call = compiled.current_callable
         function = getattr(call, "__func__", call)
         if not isinstance(function, FunctionType) or not {EMPTY, LAID} <= function.__globals__.keys():
             raise UnreadCode("is not called as Python that Inductor generated")

@@ -8,10 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import platform
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal, cast
 
@@ -20,12 +17,13 @@ from attrs import define, field
 
 from npucompose import private
 from npucompose.errors import CompileError, ConfigError, listed
-from npucompose.machine import cache_dir, cpu_model, cpu_quota, installed_version, thread_settings, usable_cores
+from npucompose.machine import cache_dir, installed_version, processor, thread_settings
 from npucompose.results.winners import Winner
 from npucompose.table.structure import facts_of, of_facts
 from npucompose.version import __version__
 
 Measuring = Literal["once", "always", "never"]
+LIMIT_MS = 250.0
 VERSION = 2
 """Of what a file holds; with another one everything is measured anew."""
 
@@ -36,12 +34,12 @@ class Winners:
 
     pinned: Mapping[str, str] = field(factory=dict[str, str])
     measuring: Measuring = "once"
-    limit_ms: float = 200.0
+    limit_ms: float = LIMIT_MS
     """So long one contest may take."""
     threads: int = 1
     found: dict[str, Winner] = field(factory=dict[str, Winner], init=False)
-    choices: dict[str, Sequence[str]] = field(factory=dict[str, Sequence[str]], init=False)
-    """Of the products that Inductor asked for while it compiled."""
+    asked: set[str] = field(factory=set[str], init=False)
+    """The products that Inductor asked for while it compiled."""
 
     def chosen(self, key: str, choices: Sequence[str], measured: Callable[[], Winner]) -> Winner:
         """Who computes `key`: what is known of it, or what `measured` finds; the first of `choices` holds by default.
@@ -67,14 +65,13 @@ class Winners:
             return Winner(key=key, winner=choices[0], by="default", why="target.measuring=never")
         return remembered if self.measuring == "once" else None
 
-    def compiled(self, key: str, winner: str) -> Winner:
+    def compiled(self, key: str, winner: str) -> None:
         """Of a product in code that Inductor had kept: who computes it there, whatever would be chosen now."""
         pinned = self.pinned.get(key) == winner
-        remembered = None if pinned else read(key, self.threads)
-        if remembered is None or remembered.winner != winner:
-            remembered = Winner(key=key, winner=winner, by="pinned" if pinned else "remembered")
-        self.found[key] = remembered
-        return remembered
+        found = None if pinned else read(key, self.threads)
+        if found is None or found.winner != winner:
+            found = Winner(key=key, winner=winner, by="pinned" if pinned else "remembered")
+        self.found[key] = found
 
     def keep(self, winner: Winner, *, remembered: bool = True) -> Winner:
         """From now on, and on this machine where it was measured and is to be remembered."""
@@ -115,10 +112,7 @@ def folder() -> Path:
     identity = (
         VERSION,
         __version__,
-        cpu_model(),
-        platform.machine(),
-        usable_cores(),
-        cpu_quota(),
+        *processor(),
         installed_version("torch"),
         tuple(sorted(thread_settings().items())),
     )
@@ -154,20 +148,12 @@ def keep(winner: Winner, threads: int) -> None:
 
 def _read(file: Path) -> dict[str, Any]:
     """{} for no file, and for one that is none or that others could have written."""
-    if not file.is_file() or private.doubt(file, cache_dir()) is not None:
-        return {}
     try:
-        found = json.loads(file.read_text(encoding="utf-8"))
+        found = json.loads(private.read(file, cache_dir()) or "{}")
     except (OSError, ValueError):
         return {}
     return cast("dict[str, Any]", found) if isinstance(found, dict) else {}
 
 
 def _write(file: Path, facts: Mapping[str, Any]) -> None:
-    """Whole or not at all."""
-    with suppress(OSError):
-        private.make(file.parent, cache_dir())
-        beside = file.with_suffix(f".{os.getpid()}")
-        beside.write_text(json.dumps(facts), encoding="utf-8")
-        private.close(file.parent)
-        beside.replace(file)
+    private.keep(file, cache_dir(), json.dumps(facts))

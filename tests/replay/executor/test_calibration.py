@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 
+from npucompose import machine
 from npucompose.errors import CaptureError
 from npucompose.graphs import Dependence
 from npucompose.machine import CACHE_VARIABLE
@@ -158,7 +159,7 @@ def test_a_table_that_others_could_have_written_is_not_believed() -> None:
 
 def test_another_processor_has_other_tables(monkeypatch: pytest.MonkeyPatch) -> None:
     tables.keep(TABLE)
-    monkeypatch.setattr(tables, "cpu_model", lambda: "another one")
+    monkeypatch.setattr(machine, "cpu_model", lambda: "another one")
     assert tables.read(2) is None
 
 

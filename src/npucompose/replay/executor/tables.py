@@ -7,13 +7,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import platform
-from contextlib import suppress
 from pathlib import Path
 
 from npucompose import private
-from npucompose.machine import cache_dir, cpu_model, cpu_quota, thread_settings, usable_cores
+from npucompose.machine import cache_dir, processor, thread_settings
 from npucompose.replay.executor import build
 from npucompose.schema.cost_table import CostTable
 
@@ -26,10 +23,7 @@ def folder() -> Path:
     replayer = build.state()
     identity = (
         VERSION,
-        cpu_model(),
-        platform.machine(),
-        usable_cores(),
-        cpu_quota(),
+        *processor(),
         replayer.words if replayer.kind == "built" else None,
         tuple(sorted(thread_settings().items())),
     )
@@ -39,10 +33,9 @@ def folder() -> Path:
 def read(threads: int) -> CostTable | None:
     """The table that is kept; None for none, and for a file that is none or that others could have written."""
     file = folder() / f"{threads}.json"
-    if not file.is_file() or private.doubt(file, cache_dir()) is not None:
-        return None
     try:
-        return CostTable.from_dict(json.loads(file.read_text(encoding="utf-8")))
+        text = private.read(file, cache_dir())
+        return None if text is None else CostTable.from_dict(json.loads(text))
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
         return None  # it is measured anew, and replaced
 
@@ -55,10 +48,4 @@ def kept() -> list[CostTable]:
 
 def keep(table: CostTable) -> None:
     """Written whole or not at all; where nothing can be kept the next process measures again."""
-    file = folder() / f"{table.threads}.json"
-    with suppress(OSError):
-        private.make(file.parent, cache_dir())
-        beside = file.with_suffix(f".{os.getpid()}")
-        beside.write_text(json.dumps(table.as_dict()), encoding="utf-8")
-        private.close(file.parent)
-        beside.replace(file)
+    private.keep(folder() / f"{table.threads}.json", cache_dir(), json.dumps(table.as_dict()))

@@ -15,7 +15,6 @@ import subprocess
 import sys
 import types
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -79,15 +78,11 @@ def live_tree(tree: Path) -> tuple[VendorOption, ...] | None:
     if same is not None:
         return tuple(genuine_tree(same).values())
     kept = cache_dir() / "option_trees" / f"{digest}.json"
-    if kept.is_file() and private.doubt(kept, cache_dir()) is None:
-        return tuple(VendorOption.from_dict(row) for row in json.loads(kept.read_text(encoding="utf-8")))
+    text = private.read(kept, cache_dir())
+    if text is not None:
+        return tuple(VendorOption.from_dict(row) for row in json.loads(text))
     leaves = read_tree(tree)
-    with suppress(OSError):  # a machine without a cache reads again
-        private.make(kept.parent, cache_dir())
-        beside = kept.with_suffix(f".{os.getpid()}")
-        beside.write_text(json.dumps([attrs.asdict(leaf) for leaf in leaves]), encoding="utf-8")
-        private.close(kept.parent)
-        beside.replace(kept)
+    private.keep(kept, cache_dir(), json.dumps([attrs.asdict(leaf) for leaf in leaves]))
     return leaves
 
 
