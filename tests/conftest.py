@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -161,3 +162,24 @@ def torch_logs_of_their_own() -> Iterator[None]:
     if logging is not None and (logging.log_state.artifact_names or logging.log_state.log_qname_to_level):
         logging.set_logs()
         logging.trace_log.handlers.clear()
+
+
+@pytest.fixture
+def fresh_dynamo() -> Iterator[None]:
+    """What a test compiles is compiled anew, from one seed."""
+    import torch
+
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    yield
+    torch._dynamo.reset()
+
+
+@pytest.fixture
+def one_quiet_thread(fresh_dynamo: None) -> Iterator[None]:
+    """One thread in a kernel, and no warning of torch's."""
+    from tests.replay.capturing import one_thread
+
+    with one_thread(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
@@ -26,11 +26,7 @@ FRONTS: Mapping[str, Callable[[Callable[..., Any], str], Callable[..., Any]]] = 
 }
 
 
-@pytest.fixture(autouse=True)
-def fresh_dynamo() -> Iterator[None]:
-    torch._dynamo.reset()
-    yield
-    torch._dynamo.reset()
+pytestmark = pytest.mark.usefixtures("fresh_dynamo")
 
 
 def called(function: Callable[..., Any], program: CutProgram, seed: int) -> list[Any]:

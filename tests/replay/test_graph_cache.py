@@ -15,12 +15,7 @@ from npucompose.replay.front.graph_cache import GraphCache
 from npucompose.replay.operands import same_bytes
 from tests.replay.capturing import CapturingBackend, in_threads, request, traced
 
-
-@pytest.fixture(autouse=True)
-def fresh_dynamo():
-    torch._dynamo.reset()
-    yield
-    torch._dynamo.reset()
+pytestmark = pytest.mark.usefixtures("fresh_dynamo")
 
 
 def doubled(x: torch.Tensor) -> tuple[torch.Tensor, ...]:

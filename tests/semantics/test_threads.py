@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import subprocess
-import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-import torch
 
 from npucompose.machine import compiler
 from tools import sanitized
@@ -18,16 +16,7 @@ THREADS = 8
 CALLS = 100_000
 
 
-@pytest.fixture(autouse=True)
-def one_thread_in_a_kernel() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    torch._dynamo.reset()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
-    torch._dynamo.reset()
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_quiet_thread")
 
 
 @pytest.mark.parametrize("front", FRONTS)

@@ -14,12 +14,7 @@ from npucompose.replay.front.graph_cache import GraphCache
 from npucompose.replay.operands import same_bytes
 from npucompose.targets.compilation import Backend, Compilation
 
-
-@pytest.fixture(autouse=True)
-def fresh_dynamo():
-    torch._dynamo.reset()
-    yield
-    torch._dynamo.reset()
+pytestmark = pytest.mark.usefixtures("fresh_dynamo")
 
 
 class Counting(nn.Module):

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -28,16 +26,7 @@ SAMPLE = (
 """Of every family; each is replayed natively."""
 
 
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    torch._dynamo.reset()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
-    torch._dynamo.reset()
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_quiet_thread")
 
 
 @pytest.mark.parametrize("name", FAST)

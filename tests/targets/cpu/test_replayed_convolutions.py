@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -18,13 +18,7 @@ from npucompose.replay.plan import PlanSlot
 from tests.replay.capturing import same
 from tests.targets.cpu.test_replayed_inductor import FUSED, WRAPPER, recordings
 
-
-@pytest.fixture(autouse=True)
-def fresh_dynamo() -> Iterator[None]:
-    torch._dynamo.reset()
-    torch.manual_seed(0)
-    yield
-    torch._dynamo.reset()
+pytestmark = pytest.mark.usefixtures("fresh_dynamo")
 
 
 def image(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import textwrap
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from types import FunctionType, SimpleNamespace
 from typing import Any
@@ -29,12 +29,7 @@ FUSED = ("mode=max-autotune", "inductor.max_autotune=null", "target.measuring=ne
 WRAPPER = (*FUSED, "inductor.replay=wrapper")
 
 
-@pytest.fixture(autouse=True)
-def fresh_dynamo() -> Iterator[None]:
-    torch._dynamo.reset()
-    torch.manual_seed(0)
-    yield
-    torch._dynamo.reset()
+pytestmark = pytest.mark.usefixtures("fresh_dynamo")
 
 
 class Block(nn.Module):
