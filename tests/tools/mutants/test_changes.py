@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import textwrap
 from pathlib import Path
 
@@ -209,3 +210,12 @@ def test_every_source_belongs_to_one_package():
     assert draw.package_of("src/npucompose/replay/plan.py") == "replay"
     assert draw.package_of("src/npucompose/input_safety.py") == "compose"
     assert draw.package_of("src/npucompose/api.py") == "the front"
+
+
+def test_only_what_imports_vllm_is_left_to_the_tests_in_its_environment():
+    served = (ROOT / draw.PRODUCT / "serving").rglob("*.py")
+    of_vllm = {
+        path.relative_to(ROOT).as_posix() for path in served if re.search(r"^from vllm", path.read_text(), re.MULTILINE)
+    }
+    assert of_vllm == set(draw.OF_AN_ENGINE)
+    assert not of_vllm.intersection(draw.files(ROOT))
