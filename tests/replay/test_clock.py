@@ -143,9 +143,9 @@ def test_kernels_are_timed_alone_and_with_the_threads_that_torch_gives_them(
             finally:
                 inside.pop()
 
-        def synchronisation_ns(self, count: int, spin_ns: int, cores: list[int]) -> tuple[int, int]:
+        def synchronisation_ns(self, count: int, spin_ns: int, cores: list[int]) -> tuple[list[float], list[float]]:
             assert (count, spin_ns, cores) == (native.SYNCHRONISATIONS, 100_000, [])
-            return 3000, 700
+            return [9e9, 3000.0, *[8000.0] * 7, 2000.0], [700.0]
 
     monkeypatch.setattr(watch, "round", spans)
     monkeypatch.setattr(native.build, "load", Extension)
@@ -161,6 +161,19 @@ def test_kernels_are_timed_alone_and_with_the_threads_that_torch_gives_them(
     assert found.kernel_us["a"] == 9.0
     assert found.together_us["a"] == together
     assert found.spread == 0
+
+
+def test_threads_that_completed_no_round_cost_nothing_that_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Extension:
+        def synchronisation_ns(self, *given: Any) -> tuple[list[float], list[float]]:
+            return [], []
+
+    monkeypatch.setattr(native.build, "load", Extension)
+    native.synchronisation_us.cache_clear()
+    try:
+        assert native.synchronisation_us() == (0.0, 0.0)
+    finally:
+        native.synchronisation_us.cache_clear()
 
 
 def test_stalls_of_a_busy_machine_are_no_work_and_show_in_the_spread(

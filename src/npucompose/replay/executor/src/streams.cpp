@@ -1,6 +1,5 @@
 #include "streams.h"
 
-#include <algorithm>
 #include <cfenv>
 
 #include <c10/core/AutogradState.h>
@@ -104,7 +103,8 @@ void Streams::await(const Event& event) {
   happened_.pass([&] { return event.happened_in.load() == replay_ || failed_.load(); }, spin_ns_);
 }
 
-std::pair<double, double> synchronisation_ns(int64_t rounds, int64_t spin_ns, const std::vector<int>& cores) {
+std::pair<std::vector<double>, std::vector<double>> synchronisation_ns(
+    int64_t rounds, int64_t spin_ns, const std::vector<int>& cores) {
   struct Nothing final : Kernel {
     void run() override {}
   } nothing;
@@ -122,13 +122,7 @@ std::pair<double, double> synchronisation_ns(int64_t rounds, int64_t spin_ns, co
     if (chain.run(&spans))
       events.push_back(static_cast<double>(spans[kEvents - 1].first - spans[0].second) / (kEvents - 1));
   }
-  const auto lowest_tenth = [](std::vector<double>& values) {
-    if (values.empty()) return 0.0;
-    const auto at = values.begin() + values.size() / 10;
-    std::nth_element(values.begin(), at, values.end());
-    return *at;
-  };
-  return {lowest_tenth(starts), lowest_tenth(events)};
+  return {starts, events};
 }
 
 }  // namespace npucompose

@@ -59,8 +59,8 @@ class Streams final : private Job, private Forkable {
 };
 
 // Nanoseconds from the beginning of a replay to the first step of a worker and from an event to the one that waits for
-// it, on threads that are awake: the lowest tenth of `rounds` replays of steps that do nothing, which other processes on
-// the same cores disturb least.
-std::pair<double, double> synchronisation_ns(int64_t rounds, int64_t spin_ns, const std::vector<int>& cores);
+// it, on threads that are awake: of each of `rounds` replays of steps that do nothing.
+std::pair<std::vector<double>, std::vector<double>> synchronisation_ns(
+    int64_t rounds, int64_t spin_ns, const std::vector<int>& cores);
 
 }  // namespace npucompose
