@@ -20,10 +20,13 @@ from typing import Any, ClassVar
 from attrs import frozen
 
 from npucompose.errors import ConfigError
-from npucompose.recipe.dialects import Dialect, Exported, ExportingDialect, Settings
+from npucompose.recipe.dialects import Dialect, Exported, ExportingDialect, Settings, json_arguments
 from npucompose.schema.experiment import Experiment
-from npucompose.table.modes import ACLGRAPH
+from npucompose.serving.vllm.options import VllmOptions
+from npucompose.table.modes import ACLGRAPH, NPUGRAPH_EX
 from npucompose.vendor.option_specs import shown
+from npucompose_extensions.engine_dialects.sizes import whole_sizes
+from npucompose_extensions.engine_dialects.vllm_keys import WITHOUT_MEANING
 
 STABLE = "StableRDFS"
 CANN_IN_MODELS: Mapping[str, str] = {
@@ -39,8 +42,12 @@ VLLM_IN_MODELS: Mapping[str, str] = {
     "enable_multistream_shared_expert": "streams",
     "multistream_overlap_shared_expert": "streams",
     "multistream_overlap_gate": "streams",
+    "multistream_dsa_preprocess": "streams",
+    "multistream_dsv4_dsa_overlap": "streams",
     "enable_super_kernel": "super kernels",
 }
+_CAPTURING = (ACLGRAPH, NPUGRAPH_EX)
+_SIZES = "compilation_config.cudagraph_capture_sizes"
 READ_AT = "vllm-project/vllm-ascend 182b75ea84ff (2026-08-22)"
 _COMPILER = "vllm_ascend/compilation/compiler_interface.py"
 _CONFIG = "vllm_ascend/ascend_config.py"
@@ -236,13 +243,26 @@ class VllmAscend(ExportingDialect):
 
     name: ClassVar[str] = "vllm-ascend"
     files: ClassVar[str] = "vllm-ascend and omni-infer (additional_config)"
-    keys: ClassVar[tuple[str, ...]] = ("ascend_compilation_config", "cudagraph_mode")
+    keys: ClassVar[tuple[str, ...]] = (
+        "ascend_compilation_config",
+        "ascend_scheduler_config",
+        "multistream_overlap_shared_expert",
+        "multistream_overlap_gate",
+        "weight_prefetch_config",
+        "weight_nz_mode",
+        "enable_flashcomm1",
+        "enable_shared_expert_dp",
+        "enable_cpu_binding",
+    )
+    """Of its additional_config; what is vLLM's alone is read as vLLM's."""
 
     def read(self, settings: Settings) -> None:
         sizes, mode = (
             settings.take("cudagraph_capture_sizes"),
             str(settings.take("cudagraph_mode", default="FULL_DECODE_ONLY")),
         )
+        if settings.take("enforce_eager", default=False) or settings.take("optimization_level") == 0:
+            mode = "NONE"
         asked = settings.take("enable_npugraph_ex", default=True) and mode in ("FULL", "FULL_DECODE_ONLY")
         static = settings.take("enable_static_kernel", default=False)
         if mode == "NONE":
@@ -265,15 +285,19 @@ class VllmAscend(ExportingDialect):
                 "enable_static_kernel=true",
                 f"it takes effect only with npugraph_ex, which cudagraph_mode={mode} turns off",
             )
-        if sizes and not (asked and static):
-            settings.line(
-                f"cudagraph_capture_sizes={shown(sizes)}", "vLLM captures each size: here the model's inputs say it"
-            )
+        if sizes and mode == "NONE":
+            settings.line(f"cudagraph_capture_sizes={shown(sizes)}", "nothing is captured with cudagraph_mode=NONE")
+        elif sizes and not (asked and static):  # which has them as its range
+            settings.tree = {"extensions": {"vllm": {"sizes": whole_sizes("cudagraph_capture_sizes", sizes)}}}
         for name in [path for path in settings.flat if path.rpartition(".")[2].startswith("fuse_")]:
             settings.line(
                 f"{name}={shown(settings.flat.pop(name))}",
                 "a fusion pass of vLLM-Ascend's own; passes=replace has ours",
             )
+        for path in [path for path in settings.flat if path.startswith("compilation_config.")]:
+            key, value = path.partition(".")[2], settings.flat.pop(path)
+            why = WITHOUT_MEANING.get(key.partition(".")[0], f"{_PLATFORM} sets it by itself, or passes it over")
+            settings.line(f"{key}={shown(value)}", why)
         settings.model_keys(VLLM_IN_MODELS)
 
     def export(self, experiment: Experiment) -> Exported:
@@ -309,7 +333,16 @@ def _exported(experiment: Experiment) -> Exported:
                 lacks(f"compiler.{path}={shown(experiment.compiler[path])}", why)
     for option, why in _rest(experiment):
         lacks(option, WHY_NOT[why])
-    return Exported(**trees, without_equivalent=tuple(missing), sources=sources, read_at=READ_AT)
+    if "vllm" in experiment.extensions.named and mode in _CAPTURING:
+        _set(trees, _SIZES, sorted(set(experiment.extensions.section(VllmOptions).sizes)))
+        sources[_SIZES] = _GRAPH_MODE
+    return Exported(
+        arguments=json_arguments(**trees),
+        **trees,
+        without_equivalent=tuple(missing),
+        sources=sources,
+        read_at=READ_AT,
+    )
 
 
 def _rest(experiment: Experiment) -> list[tuple[str, str]]:

@@ -55,7 +55,7 @@ def test_values_are_written_as_overrides(value: Any, text: str) -> None:
 )
 def test_where_each_signature_is_recorded_shapes_are_auto(overrides: list[str], shapes: str | None) -> None:
     checked = api.checked(overrides, with_model=False)
-    made = api._with_own_shapes(checked)
+    made = api.with_own_shapes(checked)
     captures = checked.target.capabilities(checked.experiment.mode.name).captures
     wanted = shapes or ("auto" if captures else "static")
     assert made.experiment.shapes.name == wanted

@@ -8,8 +8,9 @@ from npucompose.version import __version__
 
 if TYPE_CHECKING:
     from npucompose.api import backend, compile, materialize
+    from npucompose.serving.generate import compile_config
 
-__all__ = ["__version__", "backend", "compile", "materialize"]
+__all__ = ["__version__", "backend", "compile", "compile_config", "materialize"]
 
 
 def __getattr__(name: str) -> Any:
@@ -17,4 +18,8 @@ def __getattr__(name: str) -> Any:
         from npucompose import api
 
         return getattr(api, name)
+    if name == "compile_config":
+        from npucompose.serving.generate import compile_config
+
+        return compile_config
     raise AttributeError(f"module 'npucompose' has no attribute {name!r}")

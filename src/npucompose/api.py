@@ -72,11 +72,16 @@ def materialize(*overrides: Overrides, config_dirs: Sequence[str] = ()) -> Mater
 
 
 def _materialised(overrides: Sequence[Any], composed: Callable[[Sequence[str]], Composed]) -> Materialised:
+    return _materialize(with_own_shapes(check(composed(caller_choices(overrides)), with_model=False)))
+
+
+def caller_choices(overrides: Sequence[Any]) -> tuple[str, ...]:
+    """Choices for a model of the caller's, lists of them spread out; ConfigError for one that is about a run."""
     choices = tuple(_choices(overrides))
     for choice in choices:
         if choice.lstrip("+~").startswith(OF_A_RUN):
             raise ConfigError(f"'{choice}' has no meaning here: the model is the caller's, and stages are not run.")
-    return _materialize(_with_own_shapes(check(composed(choices), with_model=False)))
+    return choices
 
 
 def _choices(overrides: Sequence[Any]) -> Iterator[str]:
@@ -90,7 +95,7 @@ def _choices(overrides: Sequence[Any]) -> Iterator[str]:
             raise ConfigError(f"a choice is a text like 'mode=reduce-overhead'; given {override!r}.")
 
 
-def _with_own_shapes(made: Checked) -> Checked:
+def with_own_shapes(made: Checked) -> Checked:
     """Where nobody chose `shapes` and each signature is recorded here anyway: shapes=auto.
 
     A recording is as static as can be, whatever graph it is made of; a graph for each shape on top of it would only

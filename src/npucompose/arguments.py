@@ -169,6 +169,7 @@ EXPLAIN = (
     _flag("--options", "print every value of the experiment and where it was set instead"),
     _argument("--under", default="", metavar="PATH", help="with --options: only values below this path"),
     _flag("--adapt", "show what the rules of adapt=… would do, as a diff; changes nothing"),
+    _flag("--capture", "say whether the model would be captured as an NPU graph, and which lines prevent it"),
     AS_JSON,
 )
 LIST = (
@@ -235,10 +236,10 @@ RECIPE = {
         arguments=(*EXPERIMENT, OUT),
     ),
     "import": Command(
-        about="write the YAML of a script that uses TorchAir; the script is not run",
+        about="write the YAML of a script, or of an engine's configuration or command line; nothing is run",
         act="npucompose.recipe.command:import_",
         arguments=(
-            _argument("file", help="the script"),
+            _argument("file", help="a script, a configuration (.yaml, .json), a command line (.sh, .txt), or its text"),
             _argument("--torch-npu", metavar="VERSION", help="version whose option names it uses (default: 2.13.0)"),
             OUT,
         ),
@@ -246,7 +247,11 @@ RECIPE = {
     "export": Command(
         about="write an experiment as another project's configuration",
         act="npucompose.recipe.command:export",
-        arguments=(_argument("--to", required=True, help="which project: vllm-ascend"), *EXPERIMENT, OUT),
+        arguments=(
+            _argument("--to", required=True, help="which project: vllm, vllm-ascend or sglang"),
+            *EXPERIMENT,
+            OUT,
+        ),
     ),
     "migrate": Command(
         about="list what changes in a recipe between two versions of torch_npu",
@@ -324,7 +329,7 @@ COMMANDS = {
         arguments=(_argument("overrides", nargs="*", help="the experiment: group=choice key=value …"), *RUN_FLAGS),
     ),
     "explain": Command(
-        about="whether GE would build the graph static, and why; where options were set; runs no stage",
+        about="whether GE would build the graph static or an NPU would capture it, and why; runs no stage",
         act="npucompose.experiment.explain:act",
         arguments=EXPLAIN,
     ),
@@ -363,5 +368,15 @@ COMMANDS = {
         arguments=DEVICE_KIT,
     ),
     "recipe": Command(about="lock, verify, import and eject experiments", actions=RECIPE),
+    "protocol": Command(
+        about="whether the host's side of a captured graph's replay can hang or read what is stale",
+        act="npucompose.capture.protocol.command:act",
+        arguments=(
+            _argument("protocol", metavar="PROTOCOL.yaml", help="its threads, streams and events; or torchair, kit, …"),
+            _flag("--waits", "of a protocol that holds: what goes wrong without each of its waits"),
+            _argument("--most-states", type=int, metavar="N", help="give up beyond so many (default: 1,000,000)"),
+            AS_JSON,
+        ),
+    ),
     "sizes": Command(about="plan which sizes of a server's steps are recorded", actions=SIZES),
 }

@@ -1,4 +1,4 @@
-"""npucompose run, explain, report, recipe, device-kit, bisect, list, new, doctor, fetch, sizes, completion.
+"""npucompose run, explain, report, recipe, device-kit, bisect, list, new, doctor, fetch, protocol, sizes, completion.
 
 Errors are one paragraph on stderr, by status:
 

@@ -90,3 +90,25 @@ def test_a_terminal_says_what_is_being_done_beside_the_bar() -> None:
         assert [(task.description, task.fields["words"]) for task in progress.bars.tasks] == [
             ("compile", "tracing the model")
         ]
+
+
+def test_what_has_no_share_yet_is_a_bar_without_an_end() -> None:
+    console = Console(file=io.StringIO(), width=80, force_terminal=True, color_system=None)
+    with Progress(console) as progress:
+        assert progress.bars is not None
+        progress.show(Event(kind="started", stage="compile"))
+        progress.show(Event(kind="progress", text="tracing the model"))
+        assert [task.total for task in progress.bars.tasks] == [None]
+        progress.show(Event(kind="progress", fraction=0.5))
+        assert [(task.total, task.completed) for task in progress.bars.tasks] == [(1.0, 0.5)]
+
+
+def test_no_line_is_written_into_another_that_is_just_being_written() -> None:
+    console = Console(file=io.StringIO(), width=80)
+    assert isinstance(console.file, io.StringIO)
+    with Progress(console, silent_s=0.02) as progress:
+        assert progress.log is not None
+        with progress.log.lock:
+            before = console.file.getvalue()
+            time.sleep(0.1)
+            assert console.file.getvalue() == before

@@ -39,6 +39,8 @@ def test_as_json_it_is_the_same(trace: Path, capsys) -> None:
     assert told["sizes"] == [1, 3, 5, 13, 34]
     assert told["against"] == {"sizes": [8, 16, 40], "padding": 7272}
     assert told["unrecorded_steps"] == 5
+    as_many = json.loads(answered(trace, "--largest", 40, "--against", "8,16,40", "--json", capsys=capsys))
+    assert len(as_many["sizes"]) == 3
     assert dict(told["curve"])[5] == told["padding"] == Trace.from_csv(trace).up_to(40).padding(told["sizes"])
 
 

@@ -206,3 +206,13 @@ def test_a_table_in_a_pipe_breaks_no_line(here: Path, capsys: pytest.CaptureFixt
     assert len(line) > 200
     assert long[-1] in line
     assert "7.5" in line
+
+
+def test_a_table_on_a_terminal_keeps_to_its_width(
+    here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setenv("TERM", "dumb")  # 80 columns, no colours
+    with PointLedger.open(here / ".npucompose") as ledger:
+        ledger.write([PointEntry(key="a" * 64, status="ok", overrides=("passes=" + "x" * 150,), figures=Figures())])
+    assert max(map(len, told(capsys).splitlines())) <= 80

@@ -357,3 +357,29 @@ def test_what_an_npu_refuses_is_an_option_without_effect(
     ((target, told),) = asked
     assert (target, len(told)) == ("cpu", 2)
     assert report.effective == job.checked.effective
+
+
+@pytest.mark.parametrize(
+    ("winners", "why"),
+    [
+        (("linear_8x4x2",), "no graph of this run has such a part; it has linear_8x4x2"),
+        (("a", "b", "c", "d", "e"), "no graph of this run has such a part; it has a, b, c, d and 1 more"),
+        ((), "no graph of this run has such a part; it has none that can be chosen"),
+    ],
+)
+def test_a_kernel_pinned_for_nothing_is_an_option_without_effect(winners: Any, why: str, tmp_path: Any) -> None:
+    job = Job.from_composed(compose(["model=add", "target.kernels={linear_8x4x2: mkl, linear_9x9x9: onednn}"]))
+    found = [{"key": key, "winner": "mkl", "by": "pinned"} for key in winners]
+    graph = {"id": "g", "fingerprint": "f", "nodes_before": 2, "nodes_after": 1, "fx": "static", "winners": found}
+    store = Store(tmp_path)
+
+    def told(*stages: Finished) -> list[Any]:
+        report = assembled(job.checked, job.ingredients, job.order, stages, store, None)
+        return [one for one in report.effective if one.option.startswith("target.kernels")]
+
+    idle = told(finished("compile", "a", graphs=[graph]))
+    assert [(one.option, one.requested, one.effective, one.why) for one in idle][-1] == (
+        "target.kernels.linear_9x9x9", "onednn", None, why,
+    )  # fmt: skip
+    assert len(idle) == (1 if winners == ("linear_8x4x2",) else 2)
+    assert told() == [], "nothing was compiled"

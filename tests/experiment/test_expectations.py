@@ -14,6 +14,7 @@ from npucompose.compose.tree import compose
 from npucompose.errors import ConfigError
 from npucompose.experiment import expectations
 from npucompose.experiment.job import Job
+from npucompose.results.capture import CaptureFinding, CaptureLegality
 from npucompose.results.graphs import RuleFacts
 from npucompose.results.record import CallFacts, Expectation, Report, SequenceFacts
 from npucompose.results.sinking import Blame, DiagnosisStep, SinkingFacts, SinkingVerdict
@@ -30,6 +31,14 @@ SINKING = SinkingFacts.from_verdicts(
         DiagnosisStep(id="S2", title="placeholders", status="ok"),
     ),
 )
+
+ITEM = CaptureFinding(
+    rule="host_read", code=107027, what="x.item()", source="m.py:9", fix="torch.where", standing="proven"
+)
+NOT_LEGAL = CaptureLegality(verdict="does not capture", certainty="proven", evidence=("at m.py:9",), findings=(ITEM,))
+REFUSED = attrs.evolve(FULL, capture=NOT_LEGAL)
+CAPTURED = attrs.evolve(FULL, capture=CaptureLegality(verdict="captures", certainty="proven", evidence=("3 tasks",)))
+UNDECIDED = attrs.evolve(FULL, capture=CaptureLegality(verdict="unknown", certainty="unknown", evidence=("it raised",)))
 
 
 def one(report: Report, **expect: Any) -> Expectation:
@@ -52,6 +61,11 @@ def one(report: Report, **expect: Any) -> Expectation:
         ({"events": 7}, FULL, 8, False),
         ({"streams": 1}, attrs.evolve(FULL, streams=None), 1, True),
         ({"events": 1}, attrs.evolve(FULL, streams=None), 0, False),
+        ({"capture_legal": True}, CAPTURED, True, True),
+        ({"capture_legal": True}, REFUSED, False, False),
+        ({"capture_legal": False}, REFUSED, False, True),
+        ({"capture_legal": False}, FULL, None, False),
+        ({"capture_legal": True}, UNDECIDED, None, False),
         ({"bitwise": True}, FULL, True, True),
         ({"bitwise": True}, INDUCTOR, False, False),
         ({"bitwise": False}, INDUCTOR, False, True),
@@ -95,6 +109,12 @@ def test_a_miss_of_ge_names_the_node_its_line_the_step_and_the_fix() -> None:
     )
 
 
+def test_a_miss_of_a_capture_names_rule_code_line_and_fix() -> None:
+    found = one(REFUSED, capture_legal=True)
+    assert found.evidence == ("at m.py:9", "host_read (107027) at m.py:9; fix: torch.where")
+    assert one(FULL, capture_legal=True).evidence == ("the stage legality was not reached",)
+
+
 def test_captures_are_counted_over_all_calls_where_calls_are_declared() -> None:
     calls = SequenceFacts(
         calls=(CallFacts(call="x.0: 6", recompiles=1, passed=True, max_abs_err=0.0),), graphs=2, captures=2
@@ -136,6 +156,8 @@ def test_evidence_is_cut_and_counted() -> None:
         (["expect.bitwise=true", "pipeline=compile_only"], "it needs the stage replay, and pipeline=compile_only runs"),
         (["expect.captures=1", "mode=eager"], "mode=eager compiles nothing"),
         (["expect.ge_build=static"], "GE builds a graph in mode=max-autotune only, not in mode=reduce-overhead"),
+        (["expect.capture_legal=true", "pipeline=check"], "it needs the stage legality, and pipeline=check runs"),
+        (["pipeline=legality", "mode=max-autotune"], "the stage legality: mode=max-autotune captures nothing"),
         (["expect.path=3", "mode=eager"], "expect.path cannot be judged"),
     ],
 )

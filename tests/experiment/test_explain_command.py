@@ -28,7 +28,7 @@ def test_explain_takes_an_experiment_or_files(capsys: pytest.CaptureFixture[str]
     assert callable(given.pop("act"))
     assert given == {
         "overrides": [], "config_dir": [], "config_name": "config", "env": {}, "log": [], "dump": [],
-        "options": False, "under": "", "adapt": False, "json": False,
+        "options": False, "under": "", "adapt": False, "capture": False, "json": False,
     }  # fmt: skip
     assert vars(explaining("a=1", "--log", "x", "--log", "y", "--dump", "z", "-cd", "d"))["log"] == ["x", "y"]
 
@@ -36,7 +36,7 @@ def test_explain_takes_an_experiment_or_files(capsys: pytest.CaptureFixture[str]
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["--adapt", "--options"], "one of --options and --adapt"),
+        (["--adapt", "--options"], "one of --options, --adapt and --capture"),
         (["--under", "mode"], "--under is for --options"),
         (["--options", "--log", "x"], "--options is about an experiment"),
         (["--options", "--dump", "x"], "--options is about an experiment"),

@@ -211,6 +211,8 @@ def test_each_size_has_its_share_of_the_progress_and_shared_weights_count_once(m
         progress(0.5)
         return GenerationPoint(batch=batch, prompt=prompt, new_tokens=6, distinct=1, cache_bytes=0, ways=()), {}
 
+    resets: list[None] = []
+    monkeypatch.setattr(torch._dynamo, "reset", lambda: resets.append(None))
     monkeypatch.setattr(generate, "_point", point)
     tied = torch.nn.Sequential(torch.nn.Linear(2, 2, bias=False), torch.nn.Linear(2, 2, bias=False))
     tied[1].weight = tied[0].weight
@@ -219,8 +221,27 @@ def test_each_size_has_its_share_of_the_progress_and_shared_weights_count_once(m
     seen: list[float] = []
     facts = dict(GenerateStage().run(live, seen.append))["generate"]
     assert seen == [0.25, 0.75]
+    assert len(resets) == 2, "no size is compiled with what another has taught Dynamo"
     assert facts["weights_bytes"] == 16
     assert [(one["batch"], one["prompt"]) for one in facts["points"]] == [(1, 8), (4, 8)]
+
+
+def test_the_first_calls_of_both_steps_are_with_the_prompt_and_the_place_behind_it() -> None:
+    made = Session(checked(choices("generate"))).built.generations
+    assert made is not None
+    generation = made(1, 5, 6)
+    loop = GreedyLoop.of(generation, generation.prefill, generation.decode)
+    (_, (prompt,)), (_, (token, position)) = loop.steps()
+    assert torch.equal(prompt, generation.prompt)
+    assert (token.data_ptr(), int(position)) == (loop.rows[0].data_ptr(), generation.first)
+
+
+def test_the_tokens_that_are_counted_are_those_of_the_first_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = torch.tensor([[1, 2, 3, 4, 5, 6], [1, 1, 1, 1, 1, 1]])
+    monkeypatch.setattr(GreedyLoop, "tokens", lambda self: made)
+    monkeypatch.setattr(generate, "_ways", ways(("eager", as_it_is)))
+    (point,) = generated(Session(checked([*choices("generate"), "scenario.batch=2"])))[0].points
+    assert point.distinct == 6
 
 
 def test_recordings_of_both_steps_generate_eagers_tokens(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -70,6 +70,7 @@ def test_what_is_read_in_the_file_is_what_python_says_of_the_function(
         "class make(metaclass=type):\n    def __init__(self, d): pass",
         "class make:\n    def __new__(cls, d): pass\n    def __init__(self, d): pass",
         "class make:\n    @staticmethod\n    def __init__(d): pass",
+        "class make:\n    def __init__(): pass",
         "async def make(d): pass",
         "if True:\n    def make(d): pass",
         "def make(d: pass",

@@ -110,6 +110,16 @@ def test_behind_an_encoder_of_texts_the_decoder_begins_with_one_token() -> None:
     assert tuple(made.prefill.get_buffer("begin").shape) == (2, 1)
 
 
+def test_behind_an_encoder_too_a_prompt_read_again_gives_the_same_token() -> None:
+    made = steps("T5ForConditionalGeneration")
+    with torch.no_grad():
+        token, logits = made.prefill(made.prompt)
+        made.decode(token, torch.tensor([made.first + 1]))
+        again, repeated = made.prefill(made.prompt)
+    assert torch.equal(token, again)
+    assert torch.equal(logits, repeated), "keys of the text before were left, or keys were written behind them"
+
+
 @pytest.mark.slow
 def test_a_decoder_may_have_more_layers_than_its_encoder() -> None:
     made = steps("T5ForConditionalGeneration", config={"num_layers": 1, "num_decoder_layers": 3})

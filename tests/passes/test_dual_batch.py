@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import attrs
@@ -19,7 +20,7 @@ from npucompose.graphs import Dependence, op_counts
 from npucompose.graphs.effects import is_collective
 from npucompose.passes import PASSES
 from npucompose.passes.dual_batch import DualBatchOverlap
-from npucompose.passes.dual_batch.rows import _EXACT, _RULES, Batch, keeps_bits
+from npucompose.passes.dual_batch.rows import _EXACT, _RULES, Batch, MixesRows, keeps_bits
 from npucompose.passes.pipeline import PassPipeline
 from npucompose.results.graphs import PassRecord
 from npucompose.schema.streams import Streams
@@ -203,6 +204,16 @@ def test_a_region_that_only_moves_and_computes_exactly_promises_every_bit() -> N
     fused = traced(lambda x: torch.add(x, x.relu(), alpha=3), X)
     assert [keeps_bits(n) for n in fused.graph.nodes if n.op == "call_function"] == [True, False]
     assert "mm" not in _EXACT
+
+
+@pytest.mark.parametrize("name", ["all_gather_into_tensor", "reduce_scatter_tensor", "all_to_all_single"])
+def test_a_collective_along_its_first_dimension_has_no_rows_there(name: str) -> None:
+    def call(batch: Batch) -> Any:
+        return SimpleNamespace(needed=lambda argument: batch, done=lambda found: found)
+
+    assert _RULES[name](call(Batch(1)), 0) == Batch(1)
+    with pytest.raises(MixesRows, match="it communicates along the batch"):
+        _RULES[name](call(Batch(0)), 0)
 
 
 def test_every_rule_names_operators_that_torch_has() -> None:

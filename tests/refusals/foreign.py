@@ -116,7 +116,7 @@ LIST = "the defaults list may not"
 CHAIN = {f"a{n}": f"${{a{n + 1}}}" for n in range(3000)}
 DOUBLED = {"a0": [1] * 10, **{f"a{n}": [f"${{a{n - 1}}}"] * 10 for n in range(1, 6)}}
 MANY = {f"model/a{n}.yaml": f"defaults: [a{n + 1}, a{n + 1}]\n" for n in range(10)} | {"model/a10.yaml": "name: mlp\n"}
-SERVED = "npucompose.serving.vllm.recipe"
+SERVED, HANDED = "npucompose.serving.vllm.recipe", "npucompose.serving.recipe_file"
 
 
 def served(text: str) -> Callable[[Path], Any]:
@@ -133,7 +133,7 @@ CASES = (
     Case(
         SERVED, "is the path of a recipe", lambda _: recipe_of({"npucompose": ["a"]}), "is the path of a", "TypeError"
     ),
-    Case(SERVED, "it holds no mapping", served("3"), "is no recipe: it holds no mapping", "TypeError"),
+    Case(HANDED, "it holds no mapping", served("3"), "is no recipe: it holds no mapping", "TypeError"),
     Case(
         SERVED,
         "takes target=cpu and a mode",
@@ -141,7 +141,7 @@ CASES = (
         "mode=eager; vLLM on a CPU takes target=cpu",
     ),
     Case(
-        SERVED, "problem.replace", served("# @package _global_\nmode: {nome: eager}\n"), "as it is/recipe.yaml", "nome"
+        HANDED, "problem.replace", served("# @package _global_\nmode: {nome: eager}\n"), "as it is/recipe.yaml", "nome"
     ),
     Case(FOREIGN, "is no configuration", foreign("- 1\n"), "it must hold a mapping of keys", "AttributeError"),
     Case(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 import json
 from pathlib import Path
 from statistics import median
@@ -15,6 +16,8 @@ from rich.console import Console
 from benchmarks.generate import class_cells, goals_of, row_of, show, write
 from npucompose.report.compare import RunLine, as_markdown
 from npucompose.report.generation import (
+    BAR,
+    GAP,
     HEAD,
     LATENCIES,
     NAMES,
@@ -106,6 +109,10 @@ def test_a_bar_stands_for_each_way_that_was_timed() -> None:
         widths[f"1 x 16, {NAMES[way]}: {us}"] for way, us in (("replay", "50.0 µs"), ("eager", "500.0 µs"))
     )
     assert eager == 10 * replay
+    tops = [box[1] for box in each["boxes"]]
+    apart = [below - above for above, below in itertools.pairwise(tops)]
+    assert apart == [BAR, BAR, BAR, BAR + GAP, BAR], "a gap between two sizes"
+    assert [y for _, y in each["names"]] == [BAR, BAR + tops[4]]
 
 
 def test_lines_go_through_the_sizes_at_which_a_way_was_timed() -> None:

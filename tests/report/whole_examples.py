@@ -10,6 +10,7 @@ from report_examples import CONTEST, CUT, EXAMPLES, FULL, INDUCTOR, OVERWRITES, 
 from rich.console import Console
 
 from npucompose.console import console
+from npucompose.results.capture import CaptureFinding, CaptureLegality
 from npucompose.results.graphs import FoldFacts, MoveFacts, Outside, PassFacts, RuleFacts
 from npucompose.results.measured import AblationFacts, CallStatistics, MemoryFacts, Numerics, Share, Variant
 from npucompose.results.record import CallFacts, GraphFacts, Report, SequenceFacts
@@ -146,6 +147,22 @@ assert FULL.stages.benchmark is not None
 assert FULL.stages.compile is not None
 assert FULL.streams is not None
 assert INDUCTOR.environment is not None
+CAPTURE = CaptureLegality(
+    verdict="does not capture",
+    certainty="proven",
+    evidence=("host_read: aten._local_scalar_dense reads a value on the host at m.py:9 in forward: x.item()",),
+    findings=(
+        CaptureFinding(
+            rule="host_read", code=107027, what="aten._local_scalar_dense reads a value on the host",
+            source="m.py:9 in forward: x.item()", fix="torch.where(condition, a, b)", standing="proven",
+        ),
+        CaptureFinding(rule="opaque", code=None, what="my.op: it must run each time", node="op", graph="graph_0",
+                       fix="a kernel", standing="unknown", outside=True),
+    ),
+    judged_under={"capture_error_mode": "global"},
+    streams=2,
+    tasks=11,
+)  # fmt: skip
 RICH = evolve(
     FULL,
     error="somebody said so",
@@ -169,6 +186,7 @@ RICH = evolve(
     recompiles=(*INDUCTOR.recompiles, evolve(INDUCTOR.recompiles[0], compile_id="0/2", call=None, avoid=None)),
     streams=evolve(FULL.streams, validated=False, trials=WEIGHED, why="in words", device="ascend910b"),
     sinking=FACTS,
+    capture=CAPTURE,
     stages=evolve(
         FULL.stages,
         ablation=ABLATION,

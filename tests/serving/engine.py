@@ -44,28 +44,34 @@ class Answer:
 
 
 def answer(
-    model: Path, cache: Path, batches: list[int], tokens: int = 24, *, processes: bool = False, **engine: Any
+    model: Path,
+    cache: Path,
+    batches: list[int],
+    tokens: int = 24,
+    *,
+    processes: bool = False,
+    during: str = "nothing",
+    **engine: Any,
 ) -> Answer:
     """Greedy tokens of an engine that is made with these arguments of `vllm.LLM`, with `processes` in one of its own,
-    as `vllm serve` has it."""
-    asked = json.dumps({"model": str(model), "batches": batches, "tokens": tokens, "engine": engine})
+    as `vllm serve` has it; `during` names what happens meanwhile (tests/serving/events.py)."""
+    asked = {"model": str(model), "batches": batches, "tokens": tokens, "engine": engine, "during": during}
     ran = subprocess.run(
-        [sys.executable, "-m", "tests.serving.engine", asked],
-        env={
-            **os.environ,
-            **ENVIRONMENT,
-            "VLLM_ENABLE_V1_MULTIPROCESSING": str(int(processes)),
-            "VLLM_CACHE_ROOT": str(cache),
-        },
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
+        command(asked), env=environment(cache, processes), cwd=ROOT, capture_output=True, text=True, check=False
     )
     log = ran.stdout + ran.stderr
     line = next((line for line in ran.stdout.splitlines() if line.startswith(MARK)), None)
     assert line is not None, log[-6000:]
     return Answer(**json.loads(line.removeprefix(MARK)), log=log)
+
+
+def command(asked: dict[str, Any]) -> list[str]:
+    return [sys.executable, "-m", "tests.serving.engine", json.dumps(asked)]
+
+
+def environment(cache: Path, processes: bool) -> dict[str, str]:
+    own = {"VLLM_ENABLE_V1_MULTIPROCESSING": str(int(processes)), "VLLM_CACHE_ROOT": str(cache)}
+    return {**os.environ, **ENVIRONMENT, **own}
 
 
 def prompts(batch: int) -> list[dict[str, list[int]]]:
@@ -79,12 +85,11 @@ def main(asked: dict[str, Any]) -> None:
     from vllm import LLM, SamplingParams
     from vllm.platforms import current_platform
 
+    from tests.serving import events
+
     llm = LLM(model=asked["model"], **{**ENGINE, **asked["engine"]})
     greedy = SamplingParams(temperature=0, max_tokens=asked["tokens"], ignore_eos=True, detokenize=False)
-    found = {
-        str(batch): [list(one.outputs[0].token_ids) for one in llm.generate(prompts(batch), greedy, use_tqdm=False)]
-        for batch in asked["batches"]
-    }
+    found = getattr(events, asked["during"])(llm, greedy, {batch: prompts(batch) for batch in asked["batches"]})
     counted = {name: counters["inductor"][name] for name in ("fxgraph_cache_miss", "fxgraph_cache_hit")}
     counted["preemptions"] = sum(m.value for m in llm.get_metrics() if m.name == "vllm:num_preemptions")
     counted["is_ours"] = int(type(current_platform).__name__ == "RecipePlatform")

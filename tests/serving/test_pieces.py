@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +14,11 @@ from torch import fx, nn
 from torch._functorch import config as functorch_config
 from torch._inductor import config as inductor_config
 from torch._inductor.custom_graph_pass import CustomGraphPass
+from torch.profiler import ProfilerActivity, profile
 
 import npucompose
-from npucompose.serving.vllm.pieces import Piece, Unrecorded, compiled, recorded_bytes
+from npucompose.replay.front.detached import detach_call
+from npucompose.serving.vllm.pieces import PIECES, Piece, Unrecorded, compiled, recorded_bytes
 from npucompose.serving.vllm.recipe import read
 
 RECIPE = """\
@@ -41,11 +45,12 @@ class Untouched:
 class Caught:
     """What Dynamo hands a backend: the graph with a symbol for the rows, its inputs, and how they are called."""
 
-    def __init__(self, model: nn.Module, rows: int) -> None:
+    def __init__(self, model: nn.Module, rows: int, width: int = 4) -> None:
         self.calls: list[tuple[Any, ...]] = []
+        self.width = width
         torch._dynamo.reset()
         with torch.no_grad():
-            torch.compile(model, backend=self._catch, dynamic=True, fullgraph=True)(torch.rand(rows, 4))
+            torch.compile(model, backend=self._catch, dynamic=True, fullgraph=True)(torch.rand(rows, width))
 
     def _catch(self, graph: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
         self.graph = graph
@@ -61,7 +66,9 @@ class Caught:
         """Those of the graph for other rows: the number among them is a number of rows."""
         first = self.calls[0]
         rows = next(arg for arg in first if type(arg) is int)
-        return tuple(len(x) if type(arg) is int else x if arg.shape == (rows, 4) else arg.detach() for arg in first)
+        return tuple(
+            len(x) if type(arg) is int else x if arg.shape == (rows, self.width) else arg.detach() for arg in first
+        )
 
 
 @pytest.fixture
@@ -77,9 +84,13 @@ def model() -> nn.Module:
 
 @pytest.fixture
 def piece(model: nn.Module, said: list[str], tmp_path: Path) -> tuple[Piece, Caught]:
-    place = tmp_path / "recipe.yaml"
-    place.write_text(RECIPE)
-    recipe, caught, manager = read(str(place)), Caught(model, 5), Untouched()
+    return piece_of(Caught(model, 5), [2, 4], tmp_path, said)
+
+
+def piece_of(caught: Caught, sizes: list[int], folder: Path, said: list[str]) -> tuple[Piece, Caught]:
+    place = folder / "recipe.yaml"
+    place.write_text(RECIPE.replace("[2, 4]", str(sizes)))
+    recipe, manager = read(str(place)), Untouched()
     with torch.no_grad():
         made = compiled(
             recipe, caught.graph, caught.inputs, {}, manager, Unrecorded(recipe.sizes, "as it is", said.append)
@@ -99,12 +110,61 @@ def test_sizes_of_the_recipe_are_recorded_once_and_any_other_runs_and_is_said(
             assert torch.equal(result, model(x))
     assert len(call.recordings()) == 2
     assert [words.partition(" tokens")[0] for words in said] == ["A step of 3", "A step of 7"]
+    assert call in PIECES, "what an engine is told of memory is added up over these"
+
+
+def test_a_call_that_somebody_else_makes_a_handle_of_gets_none_of_its_own(
+    piece: tuple[Piece, Caught], model: nn.Module
+) -> None:
+    call, caught = piece
+    args = caught.args(torch.rand(2, 4))
+    with torch.no_grad():
+        handle = detach_call(lambda: call(*args), args, {}, outputs="keep")
+        assert not call._handles
+        assert torch.equal(handle(*args)[0], model(next(arg for arg in args if is_input(arg))))
+
+
+def is_input(arg: Any) -> bool:
+    return isinstance(arg, torch.Tensor) and arg.shape == (2, 4)
 
 
 def test_memory_that_recordings_share_counts_once() -> None:
-    one = {"slabs": [(1, 100)], "output_bytes": 8, "unplanned_bytes": 0}
-    other = {"slabs": [(1, 100), (2, 50)], "output_bytes": 8, "unplanned_bytes": 2}
-    assert recorded_bytes([one, other]) == 100 + 50 + 8 + 8 + 2
+    one = {"slabs": [(1, 100)], "output_bytes": 8, "unplanned_bytes": 500}
+    other = {"slabs": [(1, 100), (2, 50)], "output_bytes": 8, "unplanned_bytes": 500}
+    assert recorded_bytes([one, other]) == 100 + 50 + 8 + 8
+
+
+def counted(call: Callable[[], object]) -> int:
+    """Bytes that torch's allocator gave during the call and did not get back."""
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
+        call()
+        gc.collect()
+    assert profiler.profiler is not None
+    events = profiler.profiler.kineto_results.events()
+    return sum(event.nbytes() for event in events if event.name() == "[memory]")
+
+
+def test_the_memory_that_an_engine_is_told_is_what_the_allocator_counts(tmp_path: Path) -> None:
+    """Within one percent; what the process keeps for all recordings (numbers to try kernels with) is made before."""
+    sizes = [16, 32, 64, 128, 160, 192, 224, 256]
+
+    def made() -> tuple[Piece, Caught]:
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(256, 512), nn.ReLU(), nn.Linear(512, 256), nn.Softmax(-1))
+        return piece_of(Caught(model.requires_grad_(False), 5, width=256), sizes, tmp_path, [])
+
+    def record(call: Piece, inputs: list[tuple[Any, ...]]) -> None:
+        for args in [*inputs, *inputs]:
+            call(*args)
+
+    with torch.no_grad():
+        for take in (lambda work: work(), counted):
+            call, caught = made()
+            inputs = [caught.args(torch.rand(size, 256)) for size in reversed(sizes)]
+            took = take(partial(record, call, inputs))
+    told = recorded_bytes(call.recordings())
+    assert len(call.recordings()) == len(sizes)
+    assert told == pytest.approx(took, rel=0.01)
 
 
 def test_results_that_an_engine_still_holds_are_left_alone(piece: tuple[Piece, Caught], model: nn.Module) -> None:

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from npucompose.compose import check as check_module
+from npucompose.compose.tree import compose
 from npucompose.errors import ConfigError
+from npucompose.experiment.job import Job
+from npucompose.models import MODELS
 from npucompose.replay.interface import Admission
 from npucompose.serving.vllm.pieces import OnlyWatched, Unrecorded
 from npucompose.serving.vllm.recipe import Recipe, read, recipe_of
+from tests.lock_examples import locked_of
 
 HEAD = "# @package _global_\n# served\n"
 FUSED = HEAD + "defaults:\n  - override /mode: max-autotune\n  - override /shapes: auto\n"
@@ -35,9 +41,40 @@ def test_a_recipe_with_static_shapes_compiles_each_size_alone(tmp_path: Path) ->
 def test_weights_that_are_inputs_are_not_frozen_and_that_is_said(tmp_path: Path) -> None:
     checked = read(written(tmp_path, FUSED)).checked
     assert checked.experiment.inductor.settings()["freezing"] is False
-    assert [line.option for line in checked.effective] == ["inductor.freezing"]
+    (line,) = checked.effective
+    assert (line.option, line.requested, line.effective) == ("inductor.freezing", True, False)
     unfrozen = read(written(tmp_path, FUSED + "inductor: {freezing: false}\n", "unfrozen.yaml"))
     assert unfrozen.checked.effective == ()
+
+
+def test_what_else_has_no_effect_is_said_beside_it(tmp_path: Path) -> None:
+    text = FUSED + "strict: 'off'\ncompiler: {debug: {aclgraph: {clone_input: false}}}\n"
+    options = [line.option for line in read(written(tmp_path, text)).checked.effective]
+    assert options == ["compiler.debug.aclgraph.clone_input", "inductor.freezing"]
+
+
+def test_a_lock_is_a_recipe_too(tmp_path: Path) -> None:
+    chosen = ["model=mlp", "mode=max-autotune", "passes=[cse]", "inductor.freezing=false"]
+    job = Job.from_composed(compose(chosen))
+    recipe = read(written(tmp_path, locked_of(job).text(), "recipe.lock.yaml"))
+    assert [label for label, _ in recipe.checked.passes] == ["cse"]
+    assert recipe.passes_key == Recipe(path="", checked=job.checked).passes_key
+
+
+@pytest.mark.parametrize("locked", [False, True])
+def test_a_model_that_cannot_be_made_here_is_the_engines_affair(
+    locked: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = Job.from_composed(compose(["model=mlp", "mode=max-autotune"]))
+    text = locked_of(job).text() if locked else FUSED
+    made = check_module._made
+
+    def no_model(registry: Any, *how: Any) -> Any:
+        assert registry is not MODELS, "the engine has a model of its own"
+        return made(registry, *how)
+
+    monkeypatch.setattr(check_module, "_made", no_model)
+    assert read(written(tmp_path, text)).checked.model is None
 
 
 def test_it_is_named_in_vllms_configuration_or_else_in_the_environment(

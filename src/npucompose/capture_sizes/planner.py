@@ -73,8 +73,6 @@ def least_padding(trace: Trace, recordings: int) -> Iterator[tuple[int, int]]:
     problem = _Problem.of(trace, SizeBudget(recordings=recordings))
     for number, layer in enumerate(problem.priced(0.0).layers[1:], 1):
         yield number, round(layer[0])
-        if layer[0] == 0:
-            return
 
 
 @frozen(kw_only=True)

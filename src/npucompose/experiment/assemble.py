@@ -16,9 +16,12 @@ from npucompose.errors import visible
 from npucompose.experiment.expectations import judged, missed
 from npucompose.measure.numerics import combined
 from npucompose.report.plan_words import trial_words
+from npucompose.results.capture import CaptureLegality
+from npucompose.results.effective import Effective
 from npucompose.results.generation import GenerateFacts
 from npucompose.results.graphs import PassFacts, refused_on_npu
 from npucompose.results.measured import AblationFacts, MemoryFacts, ModeFacts, Numerics
+from npucompose.results.padding import PaddingFacts
 from npucompose.results.record import (
     BenchmarkFacts,
     CaptureFacts,
@@ -36,6 +39,7 @@ from npucompose.results.record import (
 )
 from npucompose.results.sinking import NpuFacts, SinkingFacts
 from npucompose.results.streams import Fallback, TrialVerdict
+from npucompose.results.winners import pins_of_nothing
 from npucompose.schema.streams import DEFAULT_STREAM
 from npucompose.table.structure import of_facts
 
@@ -71,13 +75,14 @@ def assembled(
         reused=len(finished) == len(order) and all(f.reused for f in finished),
         experiment=ingredients.values,
         provenance=checked.provenance,
-        effective=(*checked.effective, *refused_on_npu(checked.target.name, refused)),
+        effective=(*checked.effective, *refused_on_npu(checked.target.name, refused), *_idle_pins(checked, graphs)),
         environment=_environment(finished, store),
         graphs=graphs,
         passes=_all_of(PassFacts, _latest(facts, "passes"), "passes"),
         rejected=tuple(visible(str(one)) for one in outcome.facts.get("rejected", ())) if outcome is not None else (),
         streams=_streams(facts),
         sinking=_sinking(facts, outcome),
+        capture=_of(CaptureLegality, facts, "legality", "legality"),
         recompiles=_all_of(Recompile, _gathered(facts, "recompiles"), "recompiles"),
         stages=_stages(facts),
         numerics=_numerics(facts),
@@ -87,6 +92,13 @@ def assembled(
     )
     report = attrs.evolve(report, expectations=judged(checked.experiment.expect, report))
     return attrs.evolve(report, status=_status(outcome, report), error=_error(outcome, report))
+
+
+def _idle_pins(checked: Checked, graphs: Sequence[GraphFacts]) -> tuple[Effective, ...]:
+    """Pinned kernels that no graph has a part for, where graphs were compiled."""
+    pinned: Mapping[str, str] = getattr(checked.target, "kernels", {})
+    found = [winner for graph in graphs for winner in graph.winners]
+    return pins_of_nothing(pinned, found) if graphs else ()
 
 
 def _streams(facts: Mapping[str, Mapping[str, Any]]) -> StreamFacts | None:
@@ -188,6 +200,7 @@ def _stages(facts: Mapping[str, Mapping[str, Any]]) -> Stages:
         capture=_of(CaptureFacts, facts, "capture", "capture"),
         replay=_of(ReplayFacts, facts, "replay", "replay"),
         benchmark=_of(BenchmarkFacts, facts, "benchmark", "benchmark"),
+        padding=_of(PaddingFacts, facts, "padding", "padding"),
         ablation=_of(AblationFacts, facts, "ablation", "ablation"),
         modes=_of(ModeFacts, facts, "modes", "modes"),
         sequence=_of(SequenceFacts, facts, "sequence", "sequence"),

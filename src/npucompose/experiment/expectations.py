@@ -35,13 +35,15 @@ JUDGED_BY: Mapping[str, str] = {
     "events": "compile",
     "bitwise": "replay",
     "speedup": "benchmark",
+    "padding_ignored": "padding",
     "rules": "compile",
     "permutes": "compile",
+    "capture_legal": "legality",
 }
 """{expectation: the stage whose facts it is judged by}."""
 NO_VERDICT = "no verdict: nothing was compiled"
 OF_GE = ("ge_graph", "ge_build", "path")
-OF_EAGER = ("recompiles", "bitwise")
+OF_EAGER = ("recompiles", "bitwise", "padding_ignored")
 """What can be asked of a run that compiles nothing."""
 
 
@@ -219,6 +221,13 @@ def _bitwise(report: Report) -> Finding:
     return Finding(False, (*found.problems, *inexact, *((why,) if why and not found.problems else ())))
 
 
+def _padding_ignored(report: Report) -> Finding:
+    found = report.stages.padding
+    if found is None:
+        return Finding(None, ("the stage padding was not reached",))
+    return Finding(found.passed, (found.words,))
+
+
 def _speedup(report: Report) -> Finding:
     measured = report.stages.benchmark
     if measured is None or "eager" not in measured.speedup:
@@ -242,6 +251,16 @@ def _permutes(report: Report) -> Finding:
     return Finding(sum(last.values())) if last else Finding(None, ("passes holds no cancel_moves",))
 
 
+def _capture_legal(report: Report) -> Finding:
+    """None where the verdict is `unknown`; a finding between captures is legal."""
+    facts = report.capture
+    if facts is None:
+        return Finding(None, ("the stage legality was not reached",))
+    got = {"captures": True, "does not capture": False}.get(facts.verdict)
+    found = (one for one in facts.findings if not one.outside)
+    return Finding(got, (*facts.evidence[:1], *(one.words for one in found)))
+
+
 _FINDERS: Mapping[str, Callable[[Report], Finding]] = {
     "fx_graph": _fx_graph,
     "ge_graph": _verdict("ge_graph"),
@@ -256,4 +275,6 @@ _FINDERS: Mapping[str, Callable[[Report], Finding]] = {
     "speedup": _speedup,
     "rules": _rules,
     "permutes": _permutes,
+    "padding_ignored": _padding_ignored,
+    "capture_legal": _capture_legal,
 }

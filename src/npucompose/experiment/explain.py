@@ -22,18 +22,20 @@ from airflow_free.stage import Notify
 from npucompose.compose.check import Checked, check
 from npucompose.compose.tree import Composed, compose
 from npucompose.console import console
-from npucompose.errors import CompileError, ConfigError, NpuComposeError, RejectedError
+from npucompose.errors import CompileError, ConfigError, NpuComposeError, RejectedError, listed
 from npucompose.experiment.job import LOG, settings_of, worker_task
 from npucompose.experiment.stages import STAGES
 from npucompose.experiment.tracking import TRACKERS
 from npucompose.models import MODELS
 from npucompose.passes import PASSES
 from npucompose.registry import OURS, Registry
+from npucompose.report import capture as capture_page
 from npucompose.report import explain as printing
+from npucompose.results.capture import CaptureExplanation
 from npucompose.results.graphs import DryRun, named
 from npucompose.results.sinking import Explanation
 from npucompose.schema.sections import SECTIONS
-from npucompose.table.modes import MODES
+from npucompose.table.modes import MODES, modes_that
 from npucompose.table.structure import facts_of, of_facts
 from npucompose.targets import TARGETS
 from npucompose.vendor.compiler import implied_by
@@ -43,6 +45,7 @@ if TYPE_CHECKING:
     from npucompose.passes.adapt import AdaptationLog
 
 ENTRY, DRY_RUN_ENTRY = "npucompose.experiment.explain:work", "npucompose.experiment.explain:dry_run_work"
+CAPTURE_ENTRY = "npucompose.experiment.explain:capture_work"
 
 
 def act(arguments: argparse.Namespace) -> int:
@@ -60,6 +63,8 @@ def act(arguments: argparse.Namespace) -> int:
         else:
             printing.render_settings(settings, console(), under=arguments.under)
         return 0
+    if arguments.capture:
+        return _act_capture(arguments)
     found = dry_run(_composed(arguments)) if arguments.adapt else _explanation(arguments, files)
     if arguments.json:
         print(printing.as_json(found))
@@ -73,16 +78,32 @@ def act(arguments: argparse.Namespace) -> int:
     return CompileError.exit_status if failure is not None and not failure.foreseen else 0
 
 
+def _act_capture(arguments: argparse.Namespace) -> int:
+    """0 whatever the verdict is."""
+    found = capture(_composed(arguments))
+    if arguments.json:
+        print(printing.as_json(found))
+    else:
+        capture_page.render(found, console())
+    return 0
+
+
 def _check_together(arguments: argparse.Namespace, files: Sequence[str]) -> None:
     problems = {
-        "explain takes one of --options and --adapt.": arguments.adapt and arguments.options,
+        "explain takes one of --options, --adapt and --capture.": sum(_chosen(arguments)) > 1,
         "--options is about an experiment; --log and --dump are about graphs.": arguments.options and files,
         "--under is for --options.": arguments.under and not arguments.options,
         "explain --adapt reads the model's graphs: --log and --dump have no meaning there.": arguments.adapt and files,
+        "explain --capture runs the model: --log and --dump have no meaning there.": arguments.capture and files,
     }
     for problem, found in problems.items():
         if found:
             raise ConfigError(problem)
+
+
+def _chosen(arguments: argparse.Namespace) -> tuple[bool, ...]:
+    """Which answer is wanted in place of the verdicts on sinking."""
+    return arguments.options, arguments.adapt, arguments.capture
 
 
 def _composed(arguments: argparse.Namespace) -> Composed:
@@ -115,12 +136,19 @@ def dry_run(composed: Composed) -> DryRun:
     return of_facts(DryRun, _in_worker(composed, DRY_RUN_ENTRY), where="dry run")
 
 
+def capture(composed: Composed) -> CaptureExplanation:
+    """Whether the model of a composed experiment would be captured; ConfigError where its mode captures nothing."""
+    return of_facts(CaptureExplanation, _in_worker(composed, CAPTURE_ENTRY), where="explanation")
+
+
 def _in_worker(composed: Composed, entry: str) -> Mapping[str, Any]:
     """What `entry` answers about an experiment that is legal and compiles something."""
     checked = check(composed)
     mode = checked.experiment.mode.name
     if not MODES.get(mode).compiles:
         raise ConfigError(f"mode={mode} compiles nothing: there is no graph to explain. Choose mode=max-autotune.")
+    if entry == CAPTURE_ENTRY and not MODES.get(mode).captures:
+        raise ConfigError(f"mode={mode} captures nothing. Modes that capture: {listed(modes_that('captures'))}.")
     if entry == DRY_RUN_ENTRY and not checked.experiment.adapt.rules:
         raise ConfigError("explain --adapt: adapt=none has no rules; choose a rule set: adapt=ascend.")
     with tempfile.TemporaryDirectory(prefix="npucompose-explain-") as folder:
@@ -136,6 +164,20 @@ def _in_worker(composed: Composed, entry: str) -> Mapping[str, Any]:
 def work(payload: Mapping[str, Any], notify: Notify) -> dict[str, Any]:
     """The worker's side."""
     return facts_of(explained(_session(payload)))
+
+
+def capture_work(payload: Mapping[str, Any], notify: Notify) -> dict[str, Any]:
+    """The worker's side of --capture."""
+    return facts_of(captured(_session(payload)))
+
+
+def captured(session: Session) -> CaptureExplanation:
+    """The same of a session that has built and compiled nothing yet, made in this process."""
+    from npucompose.compose.capture import capture_of
+
+    facts, trace_s, judge_s = capture_of(session)
+    asked = {name: choice for name, choice in _asked(session.checked).items() if name != "tiling"}
+    return CaptureExplanation(asked=asked, capture=facts, trace_s=trace_s, judge_s=judge_s)
 
 
 def _session(payload: Mapping[str, Any]) -> Session:

@@ -21,7 +21,7 @@ from npucompose.errors import ConfigError, raise_for, unknown
 from npucompose.experiment import expectations, tracking
 from npucompose.experiment.lock import EXCLUDED
 from npucompose.experiment.orchestrator import PROGRAM, default_store, translate_errors, worker_environment
-from npucompose.experiment.stages import STAGES, ablation, benchmark, generate, graph_of, modes
+from npucompose.experiment.stages import STAGES, ablation, benchmark, generate, graph_of, legality, modes
 from npucompose.experiment.stages.ablation import AblationStage
 from npucompose.experiment.stages.generate import GenerateStage
 from npucompose.experiment.stages.modes import ModesStage
@@ -155,6 +155,7 @@ def _job(composed: Composed, context: PlanContext) -> Job:
     expectations.check(experiment, [stage.name for stage in order])
     if any(stage.name == AblationStage.name for stage in order):
         ablation.check(checked)
+    legality.check(experiment.mode.name, [stage.name for stage in order])
     modes.check(checked, [stage.name for stage in order])
     benchmark.check(experiment, [stage.name for stage in order])
     generate.check(checked, [stage.name for stage in order])

@@ -299,12 +299,14 @@ def _known_all_the_same(session: Session, cause: Exception) -> dict[str, Any]:
     return {"sinking": facts_of(sinking_after(session, cause))}
 
 
-def _cache(job: Job, store: Store) -> Path:
-    """The folder of this experiment's compiled graphs; empty where the compile stage has no record.
+def _cache(job: Job, store: Store) -> Path | None:
+    """The folder of this experiment's compiled graphs; empty where the compile stage has no record, None without one.
 
     Then the stage runs, and must see a compilation: a graph that was loaded leaves no account of passes and graphs.
     """
-    key = job.keys["compile"]
+    key = job.keys.get("compile")
+    if key is None:
+        return None
     folder = store.root / "compiled" / key
     if store.read("compile", key) is None:
         shutil.rmtree(folder, ignore_errors=True)

@@ -27,7 +27,7 @@ UNSAFE = "its author has tagged it cudagraph_unsafe: it must run each time."
 NO_OPERATOR = "it is neither an operator nor arithmetic on numbers."
 
 _REFUSED_BY_TORCHAIR = frozenset((HIGHER_ORDER, TO_PYTHON, MASK, SHAPE))
-_TAKEN_BY_TORCHAIR = frozenset(
+TAKEN_APART = frozenset(
     ("auto_functionalized", "auto_functionalized_v2", "run_and_save_rng_state", "run_with_rng_state")
 )
 RESIZING = frozenset({"resize_", "resize_as_", "set_", "resize_output_"})
@@ -53,7 +53,7 @@ def refused_by_torchair(graph: fx.Graph) -> Iterator[Outside]:
     numbers have converters; tests try the rows of this on the vendor's own package.
     """
     for node, reason in refused_by_recordings(graph, None):
-        if reason in _REFUSED_BY_TORCHAIR and name_in_torch(node) not in _TAKEN_BY_TORCHAIR:
+        if reason in _REFUSED_BY_TORCHAIR and name_in_torch(node) not in TAKEN_APART:
             yield outside_of(node, reason)
 
 

@@ -76,7 +76,7 @@ def _generated(
     kinds = {"r": iter(read), "w": iter(written), "n": iter(numbers)}
     call = partial(_kernels[address].binding, *(next(kinds[kind]) for kind in order))
     if process not in (0, os.getpid()):
-        with ThreadPoolExecutor(max_workers=1) as own:
+        with ThreadPoolExecutor() as own:
             own.submit(call).result()
     else:
         call()

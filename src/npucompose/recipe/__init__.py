@@ -13,16 +13,27 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from npucompose.recipe.dialects import Exported, export
     from npucompose.recipe.ejected import eject
-    from npucompose.recipe.imported import Imported, import_file, import_script
+    from npucompose.recipe.imported import Imported, import_command_line, import_file, import_script
     from npucompose.recipe.vendor_options import Unread, of_config
 
-__all__ = ["Exported", "Imported", "Unread", "eject", "export", "import_file", "import_script", "of_config"]
+__all__ = [
+    "Exported",
+    "Imported",
+    "Unread",
+    "eject",
+    "export",
+    "import_command_line",
+    "import_file",
+    "import_script",
+    "of_config",
+]
 
 _HOME = {
     "eject": "ejected",
     "Unread": "vendor_options",
     "of_config": "vendor_options",
     "Imported": "imported",
+    "import_command_line": "imported",
     "import_file": "imported",
     "import_script": "imported",
     "Exported": "dialects",

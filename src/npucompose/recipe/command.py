@@ -41,20 +41,26 @@ def _composing(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def import_(arguments: argparse.Namespace) -> int:
-    from npucompose.recipe.imported import import_file
+    from npucompose.recipe.imported import import_command_line, import_file
 
-    imported = import_file(arguments.file, torch_npu_version=arguments.torch_npu)
+    if " " in arguments.file and not Path(arguments.file).exists():
+        imported = import_command_line(arguments.file)
+    else:
+        imported = import_file(arguments.file, torch_npu_version=arguments.torch_npu)
     for note in imported.notes:
         print(f"note: {note}", file=sys.stderr)
     for line in imported.unread:
         print(f"not read: {line}", file=sys.stderr)
-    return _written(imported.yaml(Path(arguments.file).name), arguments.out)
+    source = "the command line" if " " in arguments.file else Path(arguments.file).name
+    return _written(imported.yaml(source), arguments.out)
 
 
 def export(arguments: argparse.Namespace) -> int:
     from npucompose.recipe import dialects
 
     exported = dialects.export(*arguments.overrides, to=arguments.to, **_composing(arguments))
+    for missing in exported.without_equivalent:
+        print(f"no equivalent: {missing['option']}: {missing['why']}", file=sys.stderr)
     return _written(json.dumps(exported.as_dict(), indent=2) + "\n", arguments.out)
 
 

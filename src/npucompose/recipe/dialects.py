@@ -7,6 +7,8 @@ Knows none of their keys.
 from __future__ import annotations
 
 import ast
+import json
+import shlex
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
@@ -36,6 +38,8 @@ class Settings:
     facts: Facts = field(factory=Facts)
     notes: list[str] = field(factory=list)
     eager: bool = False
+    tree: dict[str, Any] = field(factory=dict)
+    """Sections of an experiment that a dialect says itself; with `mode` among them TorchAir's are not asked."""
 
     def take(self, *names: str, default: Any = None) -> Any:
         """The value of the first of these keys that is there, by its last part."""
@@ -76,8 +80,10 @@ class Settings:
 
 @frozen(kw_only=True)
 class Exported:
-    """An experiment as the two JSONs of a project, and what of it has no key there."""
+    """An experiment as the options of a project, and what of it has none there."""
 
+    arguments: Sequence[str] = ()
+    """The command line of the engine, behind the model's name."""
     additional_config: Mapping[str, Any] = field(factory=dict)
     compilation_config: Mapping[str, Any] = field(factory=dict)
     without_equivalent: Sequence[Mapping[str, str]] = ()
@@ -87,7 +93,14 @@ class Exported:
     read_at: str = ""
 
     def as_dict(self) -> dict[str, Any]:
-        return attrs.asdict(self)
+        said = attrs.asdict(self, filter=lambda field, _: field.name != "arguments")
+        return {"command_line": shlex.join(self.arguments), **said}
+
+
+def json_arguments(**options: Mapping[str, Any]) -> tuple[str, ...]:
+    """`json_arguments(additional_config={"a": 1})` is ("--additional-config", '{"a": 1}'); what is empty has none."""
+    named = ((f"--{name.replace('_', '-')}", json.dumps(value)) for name, value in options.items() if value)
+    return tuple(word for option in named for word in option)
 
 
 class Dialect(ABC):
@@ -123,8 +136,8 @@ DIALECTS: Registry[type[Dialect]] = Registry(kind="dialect", base=Dialect, group
 
 
 def flattened(data: Mapping[Any, Any]) -> dict[str, Any]:
-    """{dotted key: value}; vLLM's command line writes additional-config."""
-    return flat({str(key).replace("additional-config", "additional_config"): value for key, value in data.items()})
+    """{dotted key: value}; vLLM's own YAML names its options as its command line does: additional-config."""
+    return flat({str(key).replace("-", "_"): value for key, value in data.items()})
 
 
 def read(data: Any, name: str) -> Settings:

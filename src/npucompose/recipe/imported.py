@@ -16,6 +16,7 @@ from npucompose.compose.tree import compose
 from npucompose.errors import ConfigError, raise_for
 from npucompose.input_safety import plain_yaml, read_text
 from npucompose.recipe import dialects, header
+from npucompose.recipe.command_line import read_command_line
 from npucompose.recipe.reader import read
 from npucompose.recipe.values import CompileCall, Facts, TooLong
 from npucompose.recipe.vendor_options import Unread, translated
@@ -31,6 +32,8 @@ from npucompose.vendor.versions import REFERENCE, known
 
 MOST_BYTES = 2 * 2**20
 """Of a script."""
+COMMANDS = (".sh", ".txt")
+"""Files that hold the command line of an engine."""
 INSTEAD: Mapping[str, str] = {
     "streams": "passes=stream_plan with streams=auto or a plan of your own does it from YAML",
     "cores": "passes=core_limit does it from YAML",
@@ -79,17 +82,32 @@ def import_file(path: str | Path, *, torch_npu_version: str | None = None) -> Im
     text = read_text(Path(path), MOST_BYTES)
     if Path(path).suffix in (".yaml", ".yml", ".json"):
         return import_settings(text, name=str(path))
+    if Path(path).suffix in COMMANDS:
+        return import_command_line(text, name=str(path))
     return import_script(text, name=str(path), torch_npu_version=torch_npu_version)
 
 
 def import_settings(text: str, *, name: str = "the file") -> Imported:
     """Read the YAML or JSON of a public inference repository: see `dialects`."""
-    found = dialects.read(plain_yaml(text, name), name)
+    return _of_settings(dialects.read(plain_yaml(text, name), name))
+
+
+def import_command_line(text: str, *, name: str = "the command line") -> Imported:
+    """Read `vllm serve … --compilation-config '{…}' -O3`, or a script in which it stands; nothing of it is run."""
+    said = read_command_line(text, name)
+    found = _of_settings(dialects.read(said.data, name))
+    return attrs.evolve(found, notes=(*said.notes, *found.notes))
+
+
+def _of_settings(found: dialects.Settings) -> Imported:
+    if "mode" in found.tree:
+        _checked(found.tree)
+        return Imported(tree=found.tree, unread=tuple(found.facts.unread), notes=tuple(found.notes))
     if found.eager:
         notes = (*found.notes, "nothing is compiled: mode=eager")
         return Imported(tree={"mode": {"name": "eager"}}, unread=tuple(found.facts.unread), notes=notes)
     joined = _joined(found.facts)
-    return attrs.evolve(joined, notes=(*joined.notes, *found.notes))
+    return attrs.evolve(joined, tree={**joined.tree, **found.tree}, notes=(*joined.notes, *found.notes))
 
 
 def import_script(source: str, *, name: str = "the script", torch_npu_version: str | None = None) -> Imported:

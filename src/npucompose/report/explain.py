@@ -20,6 +20,7 @@ from rich.text import Text
 from npucompose.errors import ConfigError, unknown
 from npucompose.report.terminal import rows
 from npucompose.report.words import TITLES, path_words, value_words
+from npucompose.results.capture import CaptureExplanation
 from npucompose.results.effective import COMMAND_LINE, DEFAULT, Setting
 from npucompose.results.graphs import DryRun
 from npucompose.results.sinking import (
@@ -74,8 +75,8 @@ def render_facts(facts: SinkingFacts, console: Console) -> None:
     console.print(body)
 
 
-def as_json(found: Explanation | DryRun) -> str:
-    """The same as JSON; the fields are those of `sinking` in docs/report.md."""
+def as_json(found: Explanation | DryRun | CaptureExplanation) -> str:
+    """The same as JSON; the fields are those of `sinking` and `capture` in docs/report.md."""
     return json.dumps(facts_of(found), indent=2, ensure_ascii=False)
 
 

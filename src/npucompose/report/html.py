@@ -16,6 +16,7 @@ from typing import Any
 
 from airflow_free.store import write_atomically
 from npucompose.report import pictures
+from npucompose.report.capture import captured_rows
 from npucompose.report.generation import (
     HEAD,
     generation_bars,
@@ -217,6 +218,7 @@ def _latency(report: Report) -> dict[str, Any]:
 def _tables(report: Report) -> dict[str, Any]:
     """The rows of every table."""
     npu, ablation, made = report.npu, report.stages.ablation, report.stages.sequence
+    padding = report.stages.padding
     counts = ("captures", "replays", "task_updates", "streams", "event_records", "event_waits") if npu else ()
     options = [
         (name, value_words_cut(value), origin(report.provenance, name))
@@ -233,6 +235,7 @@ def _tables(report: Report) -> dict[str, Any]:
         "partition_words": partition_words(report),
         "overwrites_words": overwrites_words(report),
         "winner_words": winner_words(report),
+        "captured": captured_rows(report.capture),
         "recompiles": [(r.compile_id, r.reason, r.call, r.avoid) for r in report.recompiles],
         "passes": [
             (p.name, p.stage, p.graph, p.matches, f"{p.nodes_before} → {p.nodes_after}", as_time(p.seconds * 1e6))
@@ -240,6 +243,7 @@ def _tables(report: Report) -> dict[str, Any]:
         ],
         "rules": [(r.rule, " · ".join(rule_words(r)[1:])) for r in rules_together(one.rules for one in report.passes)],
         "rejected": [(words,) for words in report.rejected],
+        "padding": [(c.way, c.garbage, "; ".join(c.changed) or "none") for c in padding.checks] if padding else [],
         "ablation": [variant_cells(variant) for variant in ablation.variants] if ablation is not None else None,
         "calls": [(c.call, c.recompiles, "equal" if c.passed else "not equal") for c in made.calls] if made else [],
         "counted": [(name.replace("_", " "), n) for name in counts if (n := getattr(npu, name)) is not None],

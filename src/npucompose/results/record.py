@@ -11,6 +11,7 @@ from typing import Any, Literal, cast, get_args
 from attrs import field, fields, frozen
 
 from npucompose.errors import ConfigError, unknown
+from npucompose.results.capture import CaptureLegality
 from npucompose.results.effective import Effective
 from npucompose.results.generation import GenerateFacts
 from npucompose.results.graphs import Outside, Partition, PassFacts
@@ -24,6 +25,7 @@ from npucompose.results.measured import (
     Overwrites,
     TimeSamples,
 )
+from npucompose.results.padding import PaddingFacts
 from npucompose.results.sinking import NpuFacts, SinkingFacts
 from npucompose.results.streams import Fallback, TrialVerdict
 from npucompose.results.winners import Winner
@@ -240,6 +242,7 @@ class Stages:
     compile: CompileTimes | None = None
     capture: CaptureFacts | None = None
     replay: ReplayFacts | None = None
+    padding: PaddingFacts | None = None
     benchmark: BenchmarkFacts | None = None
     ablation: AblationFacts | None = None
     modes: ModeFacts | None = None
@@ -293,6 +296,8 @@ class Report:
     """A sentence for each operator that an adaptation rule rejected, which ended the compilation."""
     streams: StreamFacts | None = None
     sinking: SinkingFacts | None = None
+    capture: CaptureLegality | None = None
+    """Whether an NPU would capture the model (the stage legality)."""
     recompiles: tuple[Recompile, ...] = ()
     stages: Stages = field(factory=Stages)
     numerics: Numerics | None = None

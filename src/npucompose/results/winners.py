@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from statistics import median, quantiles
 from typing import Literal
 
 from attrs import field, frozen
+
+from npucompose.results.effective import Effective
 
 By = Literal["measured", "remembered", "pinned", "default"]
 LEAST_GAIN = 0.05
@@ -15,6 +17,8 @@ ATTENDED = 0.8
 """Of the time of a contest this process must have had a processor."""
 FEWEST_ROUNDS = 5
 """Of a contest; fewer say nothing."""
+SHOWN = 4
+"""Parts of a graph that a message names."""
 
 
 @frozen(kw_only=True)
@@ -57,6 +61,23 @@ class Winner:
         if self.here is not None:
             parts.append(f"this machine would choose {self.here}")
         return ", ".join(parts) + (f": {self.why}" if self.why else "")
+
+
+def pins_of_nothing(pinned: Mapping[str, str], found: Iterable[Winner]) -> tuple[Effective, ...]:
+    """What `target.kernels` names and no graph of the run has."""
+    parts = {winner.key: winner for winner in found}
+    why = f"no graph of this run has such a part; {_listed(parts)}"
+    return tuple(
+        Effective(option=f"target.kernels.{key}", requested=value, effective=None, why=why)
+        for key, value in pinned.items()
+        if key not in parts
+    )
+
+
+def _listed(parts: Iterable[str]) -> str:
+    names = list(parts)
+    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+    return f"it has {', '.join(names[:SHOWN])}{more}" if names else "it has none that can be chosen"
 
 
 def of_samples(key: str, samples: Mapping[str, Sequence[float]], attended: float = 1.0) -> Winner:

@@ -162,6 +162,16 @@ class Benchmark:
     profile: Profile = option(factory=Profile, doc="calls under a profiler, after the timed ones")
 
 
+@frozen(kw_only=True)
+class Padding:
+    """Which rows the stage `padding` fills with garbage."""
+
+    inputs: tuple[str, ...] = option(
+        factory=tuple, doc="inputs whose first dimension is rows; none: all with as many as the first of them"
+    )
+    real: int | None = option(None, "rows that hold a request; null: half of them", ge=1, optional=True)
+
+
 PATHS = (1, 2, 3, 4, 5, 6)
 """1 to 4 are those of TorchAir's document on FA operators; 5: tiling sink is on, and the operator or the product
 cannot; 6: a later tensor was not marked, and its next shape recompiled into a symbolic graph."""
@@ -216,8 +226,12 @@ class Expect:
     events: int | None = option(None, "exactly this many events in the plan", ge=0, optional=True)
     rules: Mapping[str, int] | None = option(None, "{adaptation rule: exactly how often it was applied}")
     permutes: int | None = option(None, "exactly this many permutes after the pass cancel_moves", ge=0, optional=True)
+    capture_legal: bool | None = option(
+        None, "an NPU would capture the model, or would not; unknown fulfils neither (pipeline=legality)"
+    )
     bitwise: bool | None = option(None, "replay equals eager bit for bit")
     speedup: float | None = option(None, "speedup.eager is at least this", gt=0, optional=True)
+    padding_ignored: bool | None = option(None, "no real row depends on what padding holds")
 
 
 @frozen(kw_only=True)
@@ -237,6 +251,7 @@ class Experiment:
     scenario: Scenario = option(factory=Scenario)
     pipeline: Pipeline = option(factory=Pipeline)
     benchmark: Benchmark = option(factory=Benchmark)
+    padding: Padding = option(factory=Padding)
     compile: CompileKeywords = option(factory=CompileKeywords)
     logs: Logs = option(factory=Logs)
     seed: int = option(0, "seed of the model, its inputs and every run", ge=0)

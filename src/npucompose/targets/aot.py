@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     from npucompose.targets.compilation import Backend
 
 
-def static_inputs() -> frozenset[int]:
-    """Placeholders of the graph under compilation that are parameters or buffers (AOTAutograd's own list)."""
+def static_inputs(backend: Backend, aot: fx.GraphModule) -> frozenset[int]:
+    """Placeholders of the graph under compilation whose address does not change (AOTAutograd's own list)."""
     metadata = getattr(TracingContext.try_get(), "fw_metadata", None)
-    return frozenset(getattr(metadata, "static_input_indices", None) or ())
+    return backend.fixed(aot, getattr(metadata, "static_input_indices", None) or ())
 
 
 def through_aot(backend: Backend, graph_module: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
@@ -40,7 +40,7 @@ def through_aot(backend: Backend, graph_module: fx.GraphModule, example_inputs: 
                 mode=backend.mode,
                 graph_module=aot,
                 example_inputs=tuple(inputs),
-                static_inputs=static_inputs(),
+                static_inputs=static_inputs(backend, aot),
                 options=backend.options,
                 memory=backend.common_memory,
                 partial=backend.partial,

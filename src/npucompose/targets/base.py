@@ -192,6 +192,8 @@ class Target(OptionalMethods, ABC):
     detaches: ClassVar[bool] = True
     """Whether a recording can be replayed without torch.compile around it."""
 
+    follows_inputs: ClassVar[bool] = False
+    """Whether a replay finds an input at another address without a copy of it."""
     without_device: ClassVar[str | None] = None
     """The target that compiles the same on a machine that has no such device; None where there is none."""
 

@@ -298,6 +298,21 @@ class Backend:
                 found[node.name] = Constant(value=value, kind=kind)
         return found
 
+    def fixed(self, graph_module: fx.GraphModule, static: Sequence[int]) -> frozenset[int]:
+        """Those of the `static` placeholders of an AOT graph that lie at one address as long as it is called.
+
+        Where a replay finds its inputs wherever they lie, a tensor is none of them that the caller alone says is static
+        (`torch._dynamo.mark_static_address`): the cache of keys and values that transformers makes for each text is
+        another one, and would be recorded anew each time.
+        """
+        if not self.target.follows_inputs:
+            return frozenset(static)
+        inputs = [node for node in graph_module.graph.nodes if node.op == "placeholder"]
+        found = enumerate(places(inputs, len(self._sources)))
+        named = {i: self._sources[place] for i, place in found if place is not None and i in static}
+        marked = {i for i, source in named.items() if source is not None and kind_of_source(source) is None}
+        return frozenset(static) - marked
+
     def begin(self, graph_module: fx.GraphModule) -> Compilation:
         """The record of a graph that the passes have not seen yet."""
         begun = perf_counter()

@@ -87,6 +87,7 @@ class CpuTarget(Target):
 
     name: ClassVar[str] = "cpu"
     previews_npu: ClassVar[bool] = True
+    follows_inputs: ClassVar[bool] = True
     runs_plain: ClassVar[bool] = True
     modes: ClassVar[Mapping[str, ModeSupport]] = {
         GE: ModeSupport(fuses=True, replays_fused=True, trains=True, options=CACHE_OPTIONS[GE].supported),

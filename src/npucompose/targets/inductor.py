@@ -149,7 +149,7 @@ class _InnerCompile:
         """Of a frozen graph Inductor numbers the inputs as they were before: none of them is said to be fixed."""
         return Subject(
             key=self.first.key,
-            fixed=frozenset(() if freezes else fixed),
+            fixed=frozenset() if freezes else self.first.backend.fixed(aot, fixed),
             watch=self.watch if freezes else None,
             unfused=partial(self.unfused, aot),
         )

@@ -170,6 +170,11 @@ class Product:
     source: str
     captures: bool | None = None
     """Whether a sequence of kernels can be captured and replayed (aclmdlRICaptureBegin)."""
+    capture_streams: int | None = None
+    """That all captures of a process could have, with the drivers of `capture_source`; None: no public figure."""
+    capture_sizes: int | None = None
+    """At most so many sizes, as above."""
+    capture_source: str = ""
 
 
 @frozen(kw_only=True)

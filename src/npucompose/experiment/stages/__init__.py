@@ -14,15 +14,19 @@ from npucompose.experiment.stages.benchmark import BenchmarkStage
 from npucompose.experiment.stages.capture import CaptureStage
 from npucompose.experiment.stages.compile import CompileStage
 from npucompose.experiment.stages.generate import GenerateStage
+from npucompose.experiment.stages.legality import LegalityStage
 from npucompose.experiment.stages.modes import ModesStage
+from npucompose.experiment.stages.padding import PaddingStage
 from npucompose.experiment.stages.replay import ReplayStage
 from npucompose.experiment.stages.sequence import SequenceStage
 from npucompose.registry import Registry
 
 BUILT_IN: tuple[type[Stage[Any]], ...] = (
+    LegalityStage,
     CompileStage,
     CaptureStage,
     ReplayStage,
+    PaddingStage,
     BenchmarkStage,
     AblationStage,
     ModesStage,

@@ -200,7 +200,8 @@ class _Turn:
             if not (same_form(self._permuted(value, self.perm), old) or old.is_contiguous()):
                 return None
         costs = [self._cost_behind(user, value) for user in self.leaving[node] if user in self.behind]
-        return None if None in costs else cost + sum(known for known in costs if known is not None)
+        known = [one for one in costs if one is not None]
+        return cost + sum(known) if len(known) == len(costs) else None
 
     def _cost_behind(self, user: fx.Node, value: Any) -> int | None:
         """Of a permute that leaves."""

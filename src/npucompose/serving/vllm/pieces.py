@@ -72,7 +72,7 @@ def recorded_bytes(recordings: Iterable[Mapping[str, Any]]) -> int:
     results = 0
     for facts in recordings:
         slabs |= dict(facts["slabs"])
-        results += facts["output_bytes"] + facts["unplanned_bytes"]
+        results += facts["output_bytes"]
     return sum(slabs.values()) + results
 
 

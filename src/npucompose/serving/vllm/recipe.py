@@ -1,36 +1,28 @@
-"""The recipe that an engine was given: a lock, or an experiment's YAML. Imports nothing of vLLM and no torch.
-
-Both may be a stranger's: what an untrusted file cannot do, it cannot do here either (SECURITY.md).
-"""
+"""The recipe that vLLM was given, and the keys of what it makes. Imports nothing of vLLM and no torch."""
 
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Mapping
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
-import attrs
 from attrs import frozen
 
 from airflow_free.keys import code_digests, digest
-from npucompose.compose.check import Checked, check
-from npucompose.compose.tree import Composed, compose
+from npucompose.compose.check import Checked
 from npucompose.errors import ConfigError
 from npucompose.experiment.job import RESULT_PACKAGES, source_of, values_of
-from npucompose.experiment.lock import read as read_lock
-from npucompose.input_safety import load_yaml, read_text
 from npucompose.machine import installed_version
-from npucompose.results.effective import Effective
+from npucompose.serving.recipe_file import read_checked, without_freezing
 from npucompose.serving.vllm.options import VllmOptions
 
 KEY = "npucompose"
 """Of vLLM's `additional_config`."""
 VARIABLE = "NPUCOMPOSE_RECIPE"
 """The environment variable that says the same, for a vLLM whose command line does not reach its platform."""
-ORIGIN = "the recipe"
+NOT_FROZEN = "weights are inputs of vLLM's graphs, and it packs them itself"
 
 
 @frozen(kw_only=True)
@@ -73,7 +65,7 @@ class Recipe:
         )
 
     def _sources(self, *packages: str) -> Mapping[str, str]:
-        modules = sorted({source_of(type(one)) for _, one in self.checked.passes})
+        modules = {source_of(type(one)) for _, one in self.checked.passes}
         files = [file for _, one in self.checked.passes for file in one.source_files()]
         return code_digests((*packages, *modules), files)
 
@@ -92,49 +84,9 @@ def recipe_of(additional_config: Any) -> Recipe | None:
 @cache
 def read(path: str) -> Recipe:
     """The recipe in a file. ConfigError says, with its line, what is wrong, or what vLLM on a CPU has no use for."""
-    data = load_yaml(Path(path))
-    if not isinstance(data, dict):
-        raise ConfigError(f"{path} is no recipe: it holds no mapping.")
-    checked = _of_lock(path) if "schema" in data else _of_experiment(path)
+    checked = read_checked(path)
     support = checked.target.support(checked.experiment.mode.name)
     if checked.target.name != "cpu" or not support.compiles:
         given = f"target={checked.target.name} mode={checked.experiment.mode.name}"
         raise ConfigError(f"{path}: {given}; vLLM on a CPU takes target=cpu and a mode that compiles.")
-    return Recipe(path=path, checked=_with_weights_as_inputs(checked))
-
-
-def _with_weights_as_inputs(checked: Checked) -> Checked:
-    """Nothing is frozen: vLLM hands its graphs the weights, packed by itself, as inputs."""
-    experiment = checked.experiment
-    if not experiment.mode.spec.fuses or not experiment.inductor.settings().get("freezing"):
-        return checked
-    unfrozen = attrs.evolve(experiment.inductor, values={**experiment.inductor.values, "freezing": False})
-    line = Effective(
-        option="inductor.freezing",
-        requested=True,
-        effective=False,
-        why="weights are inputs of vLLM's graphs, and it packs them itself",
-    )
-    return attrs.evolve(
-        checked,
-        experiment=attrs.evolve(experiment, inductor=unfrozen),
-        effective=(*checked.effective, line),
-    )
-
-
-def _of_lock(path: str) -> Checked:
-    experiment = read_lock(Path(path)).experiment
-    tree, provenance = {**experiment, "trust": False}, dict.fromkeys(experiment, ORIGIN)
-    return check(Composed(tree=tree, provenance=provenance), with_model=False)
-
-
-def _of_experiment(path: str) -> Checked:
-    """Composed as a file of a person's own `--config-dir`, whatever folder it lies in."""
-    with tempfile.TemporaryDirectory() as folder:
-        place = Path(folder, "experiment", "recipe.yaml")
-        place.parent.mkdir()
-        place.write_text(read_text(Path(path)), encoding="utf-8")
-        try:
-            return check(compose(["experiment=recipe"], config_dirs=[folder]), with_model=False)
-        except ConfigError as error:
-            raise ConfigError(*(problem.replace(str(place), path) for problem in error.problems)) from None
+    return Recipe(path=path, checked=without_freezing(checked, NOT_FROZEN))

@@ -1,0 +1,13 @@
+"""Will a model be captured as an NPU graph: the rules of a capture, a simulated one, and the verdict.
+
+Here: the public rules of the runtime as data, a model's call under them, what FX graphs show of them. Not here: a
+target, anything that is compiled or started. Importing this loads no torch; `capture.watch` and `capture.reading` do.
+"""
+
+from npucompose.capture.legality import CaptureQuestion, Seen, judge
+from npucompose.capture.rules import CaptureRule, CaptureRules, rules
+from npucompose.capture.runtime import CAPTURE_MODES, CaptureRuntime
+
+__all__ = [
+    "CAPTURE_MODES", "CaptureQuestion", "CaptureRule", "CaptureRules", "CaptureRuntime", "Seen", "judge", "rules",
+]  # fmt: skip

@@ -1,0 +1,115 @@
+"""`explain --capture` of an experiment: the page, what it refuses, what its options change."""
+
+from __future__ import annotations
+
+import io
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from attrs import evolve
+from rich.console import Console
+
+from npucompose.arguments import command_line
+from npucompose.compose.check import check
+from npucompose.compose.session import Session
+from npucompose.compose.tree import compose
+from npucompose.errors import ConfigError
+from npucompose.experiment import explain
+from npucompose.experiment.stages.legality import LegalityStage
+from npucompose.report import capture as page
+from npucompose.results.capture import CaptureExplanation, CaptureLegality
+from npucompose.table.structure import of_facts
+
+MODELS = """
+import torch
+from torch import nn
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+        self.scale = torch.ones(4)
+
+    def forward(self, x):
+        y = self.linear(x)
+        if y.mean() > 0:
+            y = y + 1
+        print("a step")
+        rows = torch.nonzero(y)
+        return y * self.scale, rows
+
+class Plain(nn.Module):
+    def forward(self, x):
+        return torch.relu(x) + 1
+
+def block(): return Block(), {"x": torch.randn(4, 4)}
+def plain(): return Plain(), {"x": torch.randn(4, 4)}
+"""
+
+
+@pytest.fixture
+def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., CaptureExplanation]]:
+    """`asked("block", "compile.fullgraph=false")`: the explanation, made in this process."""
+    (tmp_path / "capture_models.py").write_text(MODELS)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delitem(sys.modules, "capture_models", raising=False)
+
+    def explained(name: str, *overrides: str) -> CaptureExplanation:
+        chosen = ("model=python", f"model.factory=capture_models:{name}", "trust=true", "mode=reduce-overhead")
+        return explain.captured(Session(check(compose([*chosen, *overrides]))))
+
+    yield explained
+    sys.modules.pop("capture_models", None)
+    torch._dynamo.reset()
+
+
+def printed(explanation: CaptureExplanation) -> str:
+    console = Console(file=io.StringIO(), width=120, force_terminal=False)
+    page.render(evolve(explanation, trace_s=0.0, judge_s=0.0), console)
+    assert isinstance(console.file, io.StringIO)
+    return "\n".join(line.rstrip() for line in console.file.getvalue().splitlines()) + "\n"
+
+
+def test_the_page_has_the_verdict_first_and_each_finding_with_line_code_and_fix(
+    asked: Callable[..., CaptureExplanation], golden: Callable[[str, str], None]
+) -> None:
+    golden("capture/block.txt", printed(asked("block")))
+
+
+def test_a_model_that_is_captured_says_so_in_three_lines(
+    asked: Callable[..., CaptureExplanation], golden: Callable[[str, str], None]
+) -> None:
+    golden("capture/plain.txt", printed(asked("plain")))
+
+
+def test_between_captures_a_read_by_the_host_is_legal(asked: Callable[..., CaptureExplanation]) -> None:
+    facts = asked("block", "compile.fullgraph=false").capture
+    assert {(one.rule, one.outside) for one in facts.findings} == {
+        ("host_read", True), ("data_shape", True), ("graph_break", True), ("host_tensor", False),
+    }  # fmt: skip
+    assert facts.judged_under["compile.fullgraph"] == "false"
+
+
+def test_the_stage_writes_down_the_same(asked: Callable[..., CaptureExplanation]) -> None:
+    expected = asked("block").capture
+    chosen = ("model=python", "model.factory=capture_models:block", "trust=true", "pipeline=legality")
+    facts = LegalityStage().run(Session(check(compose(chosen))), lambda _: None)
+    found = of_facts(CaptureLegality, facts["legality"], where="facts")
+    assert found.findings == expected.findings
+    assert (found.verdict, found.judged_under) == (expected.verdict, expected.judged_under)
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--capture", "--adapt"], "one of --options, --adapt and --capture"),
+        (["--capture", "--log", "x"], "--log and --dump have no meaning there"),
+        (["--capture", "mode=max-autotune"], "mode=max-autotune captures nothing. Modes that capture: reduce-overhead"),
+    ],
+)
+def test_what_has_no_capture_is_refused(words: list[str], told: str) -> None:
+    with pytest.raises(ConfigError, match=told):
+        explain.act(command_line("explain").parse_args(["explain", *words]))

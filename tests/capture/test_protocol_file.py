@@ -1,0 +1,109 @@
+"""A protocol's file is read as what somebody else wrote, and the command says what it found and how it ends."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from npucompose.capture.protocol.model import MOST_STEPS, Step
+from npucompose.capture.protocol.reading import read_protocol
+from npucompose.cli import main
+from npucompose.errors import ConfigError
+
+SOUND = """
+streams: [main]
+threads: {host: {steps: [run a on main writes x, synchronise main, read x]}}
+"""
+STALE = SOUND.replace("synchronise main, ", "")
+
+
+def written(folder: Path, text: str) -> Path:
+    file = folder / "protocol.yaml"
+    file.write_text(text, encoding="utf-8")
+    return file
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "run a on main reads x, y writes z", "replay decode on main", "begin update g.k on side", "end update on side",
+        "synchronise main", "write x", "acquire lock", "run k",
+    ],
+)  # fmt: skip
+def test_a_step_is_written_as_it_was_read(text: str) -> None:
+    assert str(Step.from_text(text)) == text
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (("read x", "raed x"), "threads.host.steps[2]: 'raed x' is no step: it begins with run, replay"),
+        (("on main", "on mian"), "threads.host.steps[0]: unknown stream 'mian'. Did you mean 'main'?"),
+        (("synchronise main", "wait e on main"), "threads.host.steps[1]: unknown event 'e'"),
+        (("synchronise main", "synchronise e"), "unknown stream or ordinary event 'e'"),
+        (("synchronise main", "acquire s"), "unknown semaphore 's'"),
+        (("synchronise main", "replay g on main"), "unknown graph 'g'"),
+        (("synchronise main", "update g.k on main"), "unknown task 'g.k'"),
+        (("run a on main", "run a"), "'run a writes x' has to say on which stream"),
+        (("read x", "read x on main"), "'read x on main' takes no stream"),
+        (("read x", "read x writes x"), "only `run` reads and writes"),
+        (("read x", "read"), "'read' has to say what"),
+        (("read x", "end update x on main"), "'end update x on main' takes no name"),
+        (("threads:", "graphs: {g: [read x]}\nthreads:"), "graphs.g[0]: 'read x' cannot be captured"),
+        (("threads:", "events: {e: ordinary}\ngraphs: {g: [wait e]}\nthreads:"), "declare e external"),
+        (("threads:", "events: {e: sometimes}\nthreads:"), "sometimes"),
+        (("threads:", "depth: {man: 2}\nthreads:"), "unknown stream 'man' @ depth"),
+        (("threads:", "depth: {main: 0}\nthreads:"), "depth.main: 0; a stream holds at least one task"),
+        (("threads:", "semaphores: {s: -1}\nthreads:"), "semaphores.s: -1"),
+        (("threads:", "colour: red\nthreads:"), "unknown key 'colour'"),
+        (("steps:", "repeat: 9999, steps:"), f"at most {MOST_STEPS:,} are explored"),
+        (("steps:", "repeat: 0, steps:"), "must be >= 1"),
+        (("[main]", str([f"s{n}" for n in range(65)])), "streams: 65 names; at most 64 are explored"),
+        (("[main]", "&a [main]"), "anchors and aliases are not read"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)  # fmt: skip
+def test_what_is_no_protocol_is_refused_with_its_place(change: tuple[str, str], said: str, tmp_path: Path) -> None:
+    file = written(tmp_path, SOUND.replace(*change))
+    with pytest.raises(ConfigError) as refused:
+        read_protocol(file)
+    assert said in str(refused.value)
+    assert all(problem.startswith(str(file)) for problem in refused.value.problems)
+
+
+def test_a_list_is_no_protocol(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="has to be a mapping"):
+        read_protocol(written(tmp_path, "- 1\n"))
+
+
+def test_the_command_ends_with_0_where_the_protocol_holds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["protocol", str(written(tmp_path, SOUND)), "--waits"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("holds: ")
+    assert lines[1] == "without 'synchronise main' (threads.host.steps[1]): stale result"
+
+
+def test_the_command_ends_with_1_where_something_goes_wrong(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["protocol", str(written(tmp_path, STALE)), "--json"]) == 1
+    found = json.loads(capsys.readouterr().out)
+    assert not found["holds"]
+    assert found["findings"][0]["kind"] == "stale result"
+    assert found["findings"][0]["trace"][-1] == {"process": "host", "text": "read x", "iteration": 0}
+
+
+def test_a_protocol_of_the_package_is_known_by_its_name(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["protocol", "kit", "--waits"]) == 0
+    assert "without 'wait replayed on update' (threads.kit.steps[2]): no difference" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("number", ["0", "1000001"])
+def test_how_many_states_are_explored_has_a_bound(number: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["protocol", "kit", "--most-states", number]) == 2
+    assert f"--most-states {number}: must be from 1 to 1,000,000." in capsys.readouterr().err
+
+
+def test_a_search_that_is_given_up_is_no_proof(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["protocol", "kit", "--most-states", "5"]) == 1
+    assert capsys.readouterr().out.startswith("not decided: ")

@@ -1,0 +1,15 @@
+"""What importing and exporting finds by name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.entry_points import of_this_checkout
+
+
+@pytest.fixture(scope="session", autouse=True)
+def entry_points_of_this_checkout(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    with of_this_checkout(tmp_path_factory.mktemp("installed"), "npucompose.dialects", "npucompose.options"):
+        yield

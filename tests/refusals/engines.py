@@ -1,0 +1,41 @@
+"""Cases of engines' command lines and configurations that a recipe is imported from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from npucompose.recipe.command_line import read_command_line
+from npucompose.recipe.dialects import Settings, flattened
+from npucompose_extensions.engine_dialects.vllm import Vllm
+from tests.refusals.case import Case
+
+LINE, SIZES, VLLM = (
+    "npucompose.recipe.command_line",
+    "npucompose_extensions.engine_dialects.sizes",
+    "npucompose_extensions.engine_dialects.vllm",
+)
+
+
+def words(text: str) -> Callable[[Path], Any]:
+    return lambda _: read_command_line(text, "it")
+
+
+def settings(**said: Any) -> Callable[[Path], Any]:
+    return lambda _: Vllm().read(Settings(flat=flattened({"compilation_config": said})))
+
+
+def level(said: Any) -> Callable[[Path], Any]:
+    return lambda _: Vllm().read(Settings(flat={"optimization_level": said}))
+
+
+CASES = (
+    Case(LINE, "a command line has at most", words("vllm serve m " + "-O3 " * 20_000), "a command line has at most"),
+    Case(LINE, "is no command line", words("vllm serve m -cc 'x"), "it is no command line", "ValueError"),
+    Case(LINE, "parts.", words("--a" + ".b" * 20 + " 1"), "has more than 8 parts"),
+    Case(VLLM, "has the levels", level(9), "-O9: vLLM has the levels", "KeyError"),
+    Case(VLLM, "none of", settings(cudagraph_mode="HALF"), "cudagraph_mode=HALF: none of"),
+    Case(VLLM, "vLLM's are 0 to 3", settings(mode="x"), "mode=x: vLLM's are 0 to 3", "TypeError"),
+    Case(SIZES, "are whole numbers", settings(cudagraph_capture_sizes=["x"]), "sizes are whole numbers above 0"),
+)

@@ -1,0 +1,91 @@
+"""What may happen to an engine between and during its answers, in its own process; each gives tokens by name."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+Prompts = Mapping[int, Sequence[Any]]
+Tokens = dict[str, list[list[int]]]
+
+
+def nothing(llm: Any, greedy: Any, prompts: Prompts) -> Tokens:
+    """{batch: the tokens of each prompt}."""
+    return {
+        str(batch): [list(one.outputs[0].token_ids) for one in llm.generate(some, greedy, use_tqdm=False)]
+        for batch, some in prompts.items()
+    }
+
+
+def new_weights(llm: Any, greedy: Any, prompts: Prompts) -> Tokens:
+    """Weights that are written where they lie, and others that are put in their place elsewhere."""
+
+    def in_place(model: Any) -> None:
+        for parameter in model.parameters():
+            parameter.data.mul_(1.5 if parameter.dim() > 1 else 0.9)
+
+    def elsewhere(model: Any) -> None:
+        for parameter in model.parameters():
+            parameter.data = parameter.data.flip(-1).clone() if parameter.dim() > 1 else parameter.data.clone()
+
+    found = {f"before, {name}": tokens for name, tokens in nothing(llm, greedy, prompts).items()}
+    for change in (in_place, elsewhere):
+        llm.apply_model(change)
+        llm.reset_prefix_cache()
+        found |= {f"{change.__name__}, {name}": tokens for name, tokens in nothing(llm, greedy, prompts).items()}
+    return found
+
+
+def reloaded(llm: Any, greedy: Any, prompts: Prompts) -> Tokens:
+    """vLLM's own reload, of weights as a checkpoint has them."""
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    found = {f"before, {name}": tokens for name, tokens in nothing(llm, greedy, prompts).items()}
+    torch.manual_seed(7)
+    config = AutoConfig.from_pretrained(llm.llm_engine.model_config.model)
+    weights = AutoModelForCausalLM.from_config(config).state_dict()
+    llm.collective_rpc("reload_weights", kwargs={"weights_iterator": iter(list(weights.items()))})
+    llm.reset_prefix_cache()
+    return found | {f"after, {name}": tokens for name, tokens in nothing(llm, greedy, prompts).items()}
+
+
+def one_cancelled(llm: Any, greedy: Any, prompts: Prompts) -> Tokens:
+    """The first request of each batch ends after a few steps; then the batch is asked once more, whole."""
+    found: Tokens = {}
+    for batch, some in prompts.items():
+        ids = [f"{batch}-{number}" for number in range(len(some))]
+        known = [llm.llm_engine.add_request(name, prompt, greedy) for name, prompt in zip(ids, some, strict=True)]
+        ended: dict[str, list[int]] = {}
+        for step in range(10_000):
+            if step == 6:
+                llm.llm_engine.abort_request([known[0]], internal=True)
+            if not llm.llm_engine.has_unfinished_requests():
+                break
+            for one in llm.llm_engine.step():
+                if one.finished:
+                    ended[one.request_id] = list(one.outputs[0].token_ids)
+        found[f"the others, {batch}"] = [tokens for name, tokens in sorted(ended.items()) if name != ids[0]]
+        found |= {f"again, {name}": tokens for name, tokens in nothing(llm, greedy, {batch: some}).items()}
+    return found
+
+
+def garbage_in_padding(llm: Any, greedy: Any, prompts: Prompts) -> Tokens:
+    """Rows beyond the scheduled tokens hold other tokens at other positions in every step; told is how many."""
+    from vllm.forward_context import get_forward_context
+
+    runner = llm.llm_engine.model_executor.driver_worker.worker.model_runner
+    drawn, forward, padded = random.Random(3), runner._model_forward, []
+
+    def spoiled(input_ids: Any = None, positions: Any = None, *args: Any, **kwargs: Any) -> Any:
+        metadata = get_forward_context().attn_metadata
+        if isinstance(metadata, dict) and input_ids is not None:
+            real = next(iter(metadata.values())).num_actual_tokens
+            for row in range(real, len(input_ids)):
+                input_ids[row], positions[row] = drawn.randrange(3, 500), drawn.randrange(500)
+                padded.append(row)
+        return forward(input_ids, positions, *args, **kwargs)
+
+    runner._model_forward = spoiled
+    return {**nothing(llm, greedy, prompts), "padded rows": [[len(padded)]]}
