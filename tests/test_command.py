@@ -44,7 +44,7 @@ def test_what_a_command_does_not_know_it_refuses_itself(words: list[str], capsys
     """With words that stand for all that it wants."""
     wanted = {"list": ["modes"], "new": ["pass", "x"], "fetch": ["torch_npu"], "completion": ["bash"]}
     given = wanted.get(words[0], [])
-    if words[0] in ("recipe", "device-kit", "sizes"):
+    if words[0] in ("recipe", "device-kit", "sizes", "protocol"):
         given = ["--to", "2.14.0", "file"] if words[-1] in ("migrate", "export") else ["file"]
     assert cli.main([*words, *given, "--jsn"]) == 2
     said = capsys.readouterr().err
@@ -141,6 +141,7 @@ def test_the_command_line_is_that_of_the_process_where_none_is_given(
             "completion",
             "device-kit",
             "recipe",
+            "protocol",
             "sizes",
         )
     )

@@ -29,6 +29,7 @@ OVERRIDE = re.compile(
 )
 EXAMPLES = (
     "model=my_model",
+    "experiment=my_serving",
     "passes=square",
     "passes.square.",
     "passes=[square,",

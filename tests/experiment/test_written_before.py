@@ -70,7 +70,7 @@ def test_a_recipe_is_the_same_experiment_and_options_that_came_later_have_their_
     locked = read(place)
     wanted = completed(locked)
     assert newer(locked, wanted)["scenario.name"] == "forward"
-    assert wanted.experiment.keys() - locked.experiment.keys() <= {"scenario", "inductor"}
+    assert wanted.experiment.keys() - locked.experiment.keys() <= {"scenario", "inductor", "padding"}
     assert job_of(wanted).keys == job_of(locked).keys, "completed it is the same experiment"
 
 

@@ -9,7 +9,7 @@ import pytest
 from tests.entry_points import of_this_checkout
 
 
-@pytest.fixture(scope="session", autouse=True)
+@pytest.fixture(scope="package", autouse=True)
 def entry_points_of_this_checkout(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with of_this_checkout(tmp_path_factory.mktemp("installed"), "npucompose.options"):
         yield

@@ -29,7 +29,7 @@ PACKAGES: dict[str, tuple[str, ...]] = {
     "table, vendor": (f"{PRODUCT}/table", f"{PRODUCT}/vendor"),
     "schema, results": (f"{PRODUCT}/schema", f"{PRODUCT}/results"),
     **{name: (f"{PRODUCT}/{name}",) for name in (
-        "graphs", "measure", "models", "ops", "passes", "recipe", "report", "sinking", "streams",
+        "capture", "graphs", "measure", "models", "ops", "passes", "recipe", "report", "sinking", "streams",
         "replay", "targets/npu_offline", "targets/torchair", "targets",
     )},
     "the front": (PRODUCT,),

@@ -39,6 +39,7 @@ CARRIED: Mapping[type[Any], frozenset[str]] = {
     | {
         "pipeline",
         "benchmark",
+        "padding",
         "expect",
         "sinking",
         "inductor",
