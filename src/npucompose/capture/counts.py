@@ -55,7 +55,7 @@ class CaptureWay:
     """It removes copies to inputs."""
 
 
-def counts_of(graph: fx.Graph, way: CaptureWay = CaptureWay()) -> CaptureCounts:  # noqa: B008  a frozen value
+def counts_of(graph: fx.Graph, way: CaptureWay = CaptureWay()) -> CaptureCounts:
     """Of a graph as the passes leave it, with its stream plan.
 
     `mm = x @ x; return relu(mm)` on two streams with one event between them: 2 streams, 2 kernels, 3 records, 3 waits.

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from npucompose.sinking import FxFacts
     from npucompose.targets.base import Target, VendorCompiler
     from npucompose.targets.compiled_calls import Repeated
+    from npucompose.targets.foretelling import Foretelling
     from npucompose.targets.frozen_weights import FrozenWeights
 
 
@@ -176,6 +177,8 @@ class Backend:
         self.genuine: VendorCompiler | None = None
         self.reads_only = False
         """Take the graphs through the passes and no further: somebody wants to look at them."""
+        self.foretelling: Foretelling | None = None
+        """Somebody wants to know what captures of graphs that are only read would take."""
         self.decompositions: Mapping[Any, Callable[..., Any]] = {}
         """What AOTAutograd takes apart in a graph that is only read."""
         self.records_at_once = False
