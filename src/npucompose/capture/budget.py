@@ -208,7 +208,8 @@ class CaptureBudget:
         yield f"events      {self.total.events}"
         if self.total.nbytes.high:
             yield f"bytes       {self.total.nbytes}"
-        yield f"sizes       {self.sizes} of {len(self.each)} fit; certainly {_listed(self.certain)}"
+        best = f"; at best {_listed(self.possible)}" if self.possible != self.certain else ""
+        yield f"sizes       {self.sizes} of {len(self.each)} fit; certainly {_listed(self.certain)}{best}"
         for change in self.changes:
             what = f"{change.freed} streams" if change.freed.high else f"{change.events} events"
             yield f"frees       {what}, then {change.sizes} sizes fit: {change.what}"

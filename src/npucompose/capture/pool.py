@@ -84,17 +84,39 @@ def requests_of(graph: fx.Graph, sizes: Sizes | None = None) -> PoolRequests:
     return PoolRequests(requests=tuple(made), workspaces=tuple(workspaces))
 
 
+@frozen(kw_only=True)
+class PoolRules:
+    """What a capture does with its pool that its graph does not say."""
+
+    in_place: bool = False
+    """Operators write their results over operands that die with them."""
+    keeps_results: bool = True
+    """What a capture returned lives while the next one is made."""
+    padding: int = 0
+    """Bytes added to each request."""
+    workspaces: bool = False
+    """Each kernel asks for as large a workspace as is assumed of any."""
+
+
+LEAST = PoolRules(in_place=True, keeps_results=False)
+MOST = PoolRules(padding=PADDING, workspaces=True)
+
+
 def pool_bytes(captures: Iterable[PoolRequests], *, shared: bool) -> tuple[int, int]:
     """(least, most) that the pools of these captures reserve, made in this order: one pool for all, or one for each."""
     known = list(captures)
+    low, high = (reserved(known, rules, shared=shared) for rules in (LEAST, MOST))
+    return low, max(low, high)
+
+
+def reserved(captures: Sequence[PoolRequests], rules: PoolRules, *, shared: bool) -> int:
+    """What their pools reserve under these rules."""
     if not shared:
-        each = [pool_bytes([one], shared=True) for one in known]
-        return sum(low for low, _ in each), sum(high for _, high in each)
-    low, high = CachingPool(), CachingPool()
-    for one in known:
-        _Walk(one, low, least=True).run()
-        _Walk(one, high, least=False).run()
-    return low.reserved, max(low.reserved, high.reserved)
+        return sum(reserved([one], rules, shared=True) for one in captures)
+    pool = CachingPool()
+    for one in captures:
+        _Walk(one, pool, rules).run()
+    return pool.reserved
 
 
 @define(eq=False)
@@ -103,7 +125,7 @@ class _Walk:
 
     capture: PoolRequests
     pool: CachingPool
-    least: bool
+    rules: PoolRules
 
     def run(self) -> None:
         owner = self._owners()
@@ -116,12 +138,12 @@ class _Walk:
                 if owner[at] == at:
                     request = self.capture.requests[at]
                     blocks[at] = self.pool.take(self._padded(request.nbytes), request.stream)
-            if not self.least and step in works:
+            if self.rules.workspaces and step in works:
                 stream, nbytes = works[step]
                 self.pool.give(self.pool.take(self._padded(nbytes + LIBRARY_WORKSPACE), stream))
             for at in ends.get(step, ()):
                 self.pool.give(blocks.pop(at))
-        if self.least:  # the next capture may have what this one returned
+        if not self.rules.keeps_results:
             for block in blocks.values():
                 self.pool.give(block)
 
@@ -129,7 +151,7 @@ class _Walk:
         """For each request the one in whose memory it lies."""
         owner: list[int] = []
         for at, request in enumerate(self.capture.requests):
-            owner.append(owner[request.instead] if self.least and request.instead is not None else at)
+            owner.append(owner[request.instead] if self.rules.in_place and request.instead is not None else at)
         return owner
 
     def _ends(self, owner: Sequence[int]) -> dict[int, int | None]:
@@ -147,7 +169,7 @@ class _Walk:
         return found
 
     def _padded(self, nbytes: int) -> int:
-        return nbytes if self.least or not nbytes else nbytes + PADDING
+        return nbytes + self.rules.padding if nbytes else 0
 
 
 def _replaces(operand: Request, result: Request, maker: fx.Node) -> bool:

@@ -277,7 +277,9 @@ def _capture_streams(report: Report) -> Finding:
     budget = None if report.capture is None else report.capture.budget
     if budget is None:
         return Finding(None, _no_budget(report))
-    return Finding(budget.streams.high, (f"{budget.streams} for {as_count(len(budget.sizes), 'size')}", *budget.unknown))
+    return Finding(
+        budget.streams.high, (f"{budget.streams} for {as_count(len(budget.sizes), 'size')}", *budget.unknown)
+    )
 
 
 def _capture_bytes(report: Report) -> Finding:

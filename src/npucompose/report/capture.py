@@ -61,11 +61,28 @@ def render_facts(facts: CaptureLegality, console: Console) -> None:
     console.print(budget)
 
 
+def captured_rows(facts: CaptureLegality | None) -> list[tuple[str, str, str, str, str]]:
+    """Of a table: rule and standing, code, what the model does, its line, the fix."""
+    if facts is None:
+        return []
+    return [
+        (
+            f"{one.rule} · {OUTSIDE if one.outside else one.standing}",
+            _code(one),
+            one.what,
+            one.source or _node(one),
+            one.fix,
+        )
+        for one in facts.findings
+    ]
+
+
 def budget_lines(facts: CaptureLegality) -> Iterator[tuple[str, str]]:
     """(label, words) of what the captures take."""
     found = facts.budget
     if found is None:
-        yield "budget", f"not foretold: {facts.no_budget}"
+        if facts.no_budget is not None:
+            yield "budget", f"not foretold: {facts.no_budget}"
         return
     number, largest = len(found.sizes), found.sizes[-1]
     yield "budget", f"of {found.soc}, for {as_count(number, 'size')} ({_sizes_words(found)})"
