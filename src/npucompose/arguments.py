@@ -386,7 +386,5 @@ COMMANDS = {
             AS_JSON,
         ),
     ),
-    "sizes": Command(
-        about="which sizes of a server's steps are recorded, and what that takes", actions=SIZES
-    ),
+    "sizes": Command(about="which sizes of a server's steps are recorded, and what that takes", actions=SIZES),
 }

@@ -24,7 +24,10 @@ READING = "npucompose.capture.deployment"
 SIZES = f"[{', '.join(map(str, range(1, 1002)))}]"
 CASES = (
     Case(
-        READING, "describes no deployment", deployment(new="- 1\n"), "d.yaml describes no deployment: it has to be",
+        READING,
+        "describes no deployment",
+        deployment(new="- 1\n"),
+        "d.yaml describes no deployment: it has to be",
         "must be a mapping",
     ),
     Case(READING, "from None", deployment("layers", "layer"), "d.yaml: unknown key 'layer' @ graphs.main", "unknown"),

@@ -207,6 +207,13 @@ def _number(size: Any, sizes: Sizes) -> int:
     return 0 if hint is None else int(hint)
 
 
+def symbolic_sizes(graph: fx.Graph) -> Iterator[Any]:
+    """The sizes among a traced graph's inputs that are symbols, as SymInts."""
+    values = [node.meta.get("val") for node in graph.find_nodes(op="placeholder")]
+    sizes = (size for value in values for size in (value.shape if isinstance(value, torch.Tensor) else (value,)))
+    return (size for size in sizes if isinstance(size, torch.SymInt) and size.node.expr.is_symbol)
+
+
 def symbols_in(graph: fx.Graph, inputs: Sequence[Any]) -> Iterator[tuple[Any, int]]:
     """(symbol, its number) of the sizes of a traced graph that is called with `inputs`."""
     for node, value in zip(graph.find_nodes(op="placeholder"), inputs, strict=True):

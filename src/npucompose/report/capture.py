@@ -85,7 +85,7 @@ def budget_lines(facts: CaptureLegality) -> Iterator[tuple[str, str]]:
             yield "budget", f"not foretold: {facts.no_budget}"
         return
     number, largest = len(found.sizes), found.sizes[-1]
-    yield "budget", f"of {found.soc}, for {as_count(number, 'size')} ({_sizes_words(found)})"
+    yield "budget", f"of {found.soc}, for {_sizes_words(found)}"
     yield "one size", _taken(largest.streams, largest.tasks, largest.events, largest.nbytes) + _kernels(found)
     if number > 1:
         yield "all sizes", _taken(found.streams, found.tasks, found.events, found.nbytes)
@@ -98,7 +98,7 @@ def budget_lines(facts: CaptureLegality) -> Iterator[tuple[str, str]]:
         yield "here", f"recordings of this target are not foretold: {found.why_not_recorded}"
     if found.changes:
         first = found.changes[0]
-        freed = f"{first.streams} streams" if first.streams.high else f"{first.events} events"
+        freed = f"streams {first.streams}" if first.streams.high else f"events {first.events}"
         yield "frees most", f"{first.what}: {freed}, then {first.sizes} of {number} fit"
     for what in found.unknown:
         yield UNKNOWN, what
@@ -127,9 +127,11 @@ def _fit(found: CaptureBudgetFacts) -> str:
 
 
 def _sizes_words(found: CaptureBudgetFacts) -> str:
+    if len(found.sizes) == 1:
+        return "the one size that is called"
     shown = [str(one.size) for one in found.sizes[:SIZES_SHOWN]]
     more = f", … {found.sizes[-1].size}" if len(found.sizes) > SIZES_SHOWN else ""
-    return f"{found.sizes_of}: {', '.join(shown)}{more}"
+    return f"{as_count(len(found.sizes), 'size')} ({found.sizes_of}: {', '.join(shown)}{more})"
 
 
 def _title(asked: Mapping[str, str]) -> str:

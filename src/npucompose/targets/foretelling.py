@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from attrs import frozen
+from attrs import evolve, frozen
 from torch import fx
 
 from npucompose.capture.counts import CaptureCounts
@@ -15,6 +15,7 @@ from npucompose.capture.pool import PoolRequests, requests_of, symbols_in
 from npucompose.errors import CaptureError
 from npucompose.graphs.effects import group_of
 from npucompose.replay.memory.inputs import signature
+from npucompose.streams.pool import MemoryBlock, place
 
 if TYPE_CHECKING:
     from npucompose.replay.memory.forecast import PlannedRecording
@@ -82,3 +83,24 @@ def _foretold(
         communicators=frozenset(groups),
         collectives=len(groups),
     )
+
+
+def recording_of(requests: PoolRequests) -> PlannedRecording:
+    """The same as a target's own plan says, concluded from a graph without a run of it, and so not exact: kernels that
+    need memory of their own, or that give results anew, show in a run only."""
+    from npucompose.replay.memory.forecast import PlannedRecording
+
+    owner: list[int] = []
+    for at, request in enumerate(requests.requests):
+        owner.append(at if request.instead is None or request.last is None else owner[request.instead])
+    blocks = {
+        at: MemoryBlock(nbytes=one.nbytes, first=one.first, last=one.first if one.last is None else one.last)
+        for at, one in enumerate(requests.requests)
+        if one.last is not None and owner[at] == at
+    }
+    for at, one in enumerate(requests.requests):
+        if one.last is not None and owner[at] != at:
+            blocks[owner[at]] = evolve(blocks[owner[at]], last=one.last)
+    placement = place(list(blocks.values()))
+    spans = tuple((at, at + one.nbytes) for one, at in zip(blocks.values(), placement.offsets, strict=True))
+    return PlannedRecording(spans=spans, own_bytes=sum(r.nbytes for r in requests.requests if r.last is None))

@@ -82,7 +82,7 @@ def test_two_signatures_take_turns(prove: Prove) -> None:
     prove("signatures take turns", claims.signatures_take_turns, "cuda")
 
 
-def test_the_pools_of_captures_are_foretold() -> None:
+def test_the_pools_of_captures_are_foretold(prove: Prove) -> None:
     prove("pools are foretold", claims.pools_are_foretold, "cuda")
 
 
