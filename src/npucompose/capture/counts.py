@@ -103,8 +103,9 @@ def _is_removed(copy: fx.Node) -> bool:
     target, source = copy.args[:2]
     if not isinstance(target, fx.Node) or target.op not in ("placeholder", "get_attr"):
         return False
-    made_of = source.args[:1] if isinstance(source, fx.Node) and source.op == "call_function" else ()
-    if made_of != (target,) or _maybe_get_inplace_op(source.target) is None:
+    if not isinstance(source, fx.Node) or source.op != "call_function" or source.args[:1] != (target,):
+        return False
+    if _maybe_get_inplace_op(source.target) is None:
         return False
     return not any(source < user < copy for user in _readers(target) if not is_host(user))
 
