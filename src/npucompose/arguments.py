@@ -322,6 +322,14 @@ SIZES = {
             AS_JSON,
         ),
     ),
+    "budget": Command(
+        about="streams, events and bytes that a server's captures take on a SoC, and how many sizes fit",
+        act="npucompose.capture.deployment:act",
+        arguments=(
+            _argument("deployment", type=Path, metavar="DEPLOYMENT.yaml", help="its SoC, graphs, communicators, sizes"),
+            AS_JSON,
+        ),
+    ),
 }
 COMMANDS = {
     "run": Command(
@@ -378,5 +386,5 @@ COMMANDS = {
             AS_JSON,
         ),
     ),
-    "sizes": Command(about="plan which sizes of a server's steps are recorded", actions=SIZES),
+    "sizes": Command(about="which sizes of a server's steps are recorded, and what that takes", actions=SIZES),
 }

@@ -79,7 +79,7 @@ def test_the_page_has_the_verdict_first_and_each_finding_with_line_code_and_fix(
     golden("capture/block.txt", printed(asked("block")))
 
 
-def test_a_model_that_is_captured_says_so_in_three_lines(
+def test_a_model_that_is_captured_says_so_and_what_that_takes(
     asked: Callable[..., CaptureExplanation], golden: Callable[[str, str], None]
 ) -> None:
     golden("capture/plain.txt", printed(asked("plain")))

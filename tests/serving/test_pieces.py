@@ -18,7 +18,7 @@ from torch.profiler import ProfilerActivity, profile
 
 import npucompose
 from npucompose.replay.front.detached import detach_call
-from npucompose.serving.vllm.pieces import PIECES, Piece, Unrecorded, compiled, recorded_bytes
+from npucompose.serving.vllm.pieces import PIECES, Piece, Unrecorded, compiled, foretold_bytes, recorded_bytes
 from npucompose.serving.vllm.recipe import read
 
 RECIPE = """\
@@ -161,10 +161,17 @@ def test_the_memory_that_an_engine_is_told_is_what_the_allocator_counts(tmp_path
         for take in (lambda work: work(), counted):
             call, caught = made()
             inputs = [caught.args(torch.rand(size, 256)) for size in reversed(sizes)]
+            foretold = foretold_bytes([call], sizes)
+            assert not call.recordings()
             took = take(partial(record, call, inputs))
     told = recorded_bytes(call.recordings())
     assert len(call.recordings()) == len(sizes)
     assert told == pytest.approx(took, rel=0.01)
+    assert foretold == pytest.approx(took, rel=0.01), "known before anything was recorded"
+
+
+def test_nothing_is_foretold_before_pieces_are_compiled() -> None:
+    assert foretold_bytes([], [2, 4]) is None
 
 
 def test_results_that_an_engine_still_holds_are_left_alone(piece: tuple[Piece, Caught], model: nn.Module) -> None:

@@ -103,6 +103,10 @@ class CapturedGraph:
     """Kernels of one layer; None: unknown."""
     events: int = 0
     """Of its stream plan, in one layer."""
+    joins: int | None = None
+    """Events that TorchAir adds to a piece; None: two for each side stream."""
+    collectives: int | None = None
+    """In one layer, of each communicator; None: unknown."""
     shared_events: bool = False
     """One set of events for all layers of a piece, reset in between."""
     communicators: tuple[str, ...] = ()
@@ -204,7 +208,8 @@ class CaptureBudget:
         yield f"events      {self.total.events}"
         if self.total.nbytes.high:
             yield f"bytes       {self.total.nbytes}"
-        yield f"sizes       {self.sizes} of {len(self.each)} fit; certainly {_listed(self.certain)}"
+        best = f"; at best {_listed(self.possible)}" if self.possible != self.certain else ""
+        yield f"sizes       {self.sizes} of {len(self.each)} fit; certainly {_listed(self.certain)}{best}"
         for change in self.changes:
             what = f"{change.freed} streams" if change.freed.high else f"{change.events} events"
             yield f"frees       {what}, then {change.sizes} sizes fit: {change.what}"
@@ -292,15 +297,17 @@ def _use(graph: CapturedGraph, question: BudgetQuestion, soc: Soc, unknown: dict
     all_tasks = tasks * Interval(graph.layers, graph.layers)
     streams = _own_streams(graph, all_tasks, soc, unknown)
     layers = 1 if graph.shared_events else math.ceil(graph.layers / count.low)
-    plan_events = graph.events * layers + 2 * (graph.streams - 1)
+    plan_events = graph.events * layers + (2 * (graph.streams - 1) if graph.joins is None else graph.joins)
     events = Interval(plan_events, plan_events)
+    known = graph.collectives
+    collectives = COLLECTIVES_OF_A_LAYER if known is None else Interval(known, known)
     for group in (group for group in question.communicators if group.name in graph.communicators):
         taken, what = group.streams(soc)
         streams += taken
-        events += Interval(2, 2) * COLLECTIVES_OF_A_LAYER * Interval(layers, layers)
+        events += Interval(2, 2) * collectives * Interval(layers, layers)
         if what:
             unknown[what] = None
-    if graph.communicators:
+    if graph.communicators and known is None:
         unknown[f"collectives in a layer of {graph.name} ({COLLECTIVES_OF_A_LAYER} assumed; they take events)"] = None
     return CaptureUse(streams=streams * count, tasks=all_tasks, events=events * count)
 

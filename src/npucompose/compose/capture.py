@@ -7,15 +7,18 @@ from time import perf_counter
 from typing import Any
 
 import torch
+from attrs import evolve, frozen
 
 from npucompose.capture import CaptureQuestion, CaptureRuntime, Seen, judge
 from npucompose.capture.breaks import Break, recorded_breaks
 from npucompose.capture.devices import simulated
 from npucompose.capture.reading import read
 from npucompose.capture.watch import SimulatedMachine, called
+from npucompose.compose.budget import SizedCall, budget_of, sizes_of
 from npucompose.compose.session import Session
-from npucompose.errors import NpuComposeError
+from npucompose.errors import ConfigError, NpuComposeError
 from npucompose.results.capture import CaptureFinding, CaptureLegality
+from npucompose.targets.foretelling import Foretelling
 
 CAPTURE_MODE = "npugraph_ex.capture_error_mode"
 NOT_TRACED = "the model calls streams or collectives, which torch.compile traces on the device only"
@@ -31,17 +34,17 @@ def capture_of(session: Session) -> tuple[CaptureLegality, float, float]:
         machine.places.moved(session.built.module)
         ran = _run(session, machine)
     traced_at = perf_counter()
-    breaks, graphs, why_not = ((), (), NOT_TRACED) if machine.used else _traced(session)
-    ended = perf_counter()
+    traced = Traced(why_not=NOT_TRACED) if machine.used else _traced(session)
+    ended = perf_counter() - traced.looked_s
     seen = Seen(
         runtime=machine.runtime,
         ran=ran,
-        graphs=graphs,
-        breaks=breaks,
-        traced=why_not,
+        graphs=traced.graphs,
+        breaks=traced.breaks,
+        traced=traced.why_not,
         streams_at=frozenset(machine.used),
     )
-    facts = judge(question_of(session), seen)
+    facts = _with_budget(session, judge(question_of(session), seen), traced)
     return facts, ended - traced_at, perf_counter() - ended + traced_at - begun
 
 
@@ -67,21 +70,61 @@ def _run(session: Session, machine: SimulatedMachine) -> str | None:
         session.rewind()
 
 
-def _traced(session: Session) -> tuple[tuple[Break, ...], tuple[CaptureFinding, ...], str | None]:
-    """Trace with cuts allowed, so that every cut is seen: (cuts, what the graphs show, why there are none)."""
+@frozen(kw_only=True)
+class Traced:
+    """What torch.compile's traces of the declared calls showed."""
+
+    breaks: tuple[Break, ...] = ()
+    graphs: tuple[CaptureFinding, ...] = ()
+    why_not: str | None = None
+    """Why there is no graph."""
+    lost: str | None = None
+    """Why a later call was not made."""
+    calls: tuple[SizedCall, ...] = ()
+    sizes_are: str = ""
+    looked_s: float = 0.0
+    """Seconds that went into what captures take."""
+
+
+def _traced(session: Session) -> Traced:
+    """Trace with cuts allowed, so that every cut is seen."""
     backend = session.materialised.backend
     backend.reads_only = True
+    backend.foretelling = foretelling = Foretelling()
     torch._dynamo.reset()
     compiled = torch.compile(session.built.module, backend=_graphs(backend), fullgraph=False, dynamic=_dynamic(session))
-    why_not = None
+    why_not, lost, calls = None, None, list[SizedCall]()
+    sizes_are, sizes = sizes_of(session.calls, session.inputs(0))
     with recorded_breaks() as breaks:
-        try:
-            session.call(compiled, session.inputs(0))
-        except NpuComposeError as error:
-            why_not = str(error)
+        for at, (size, call) in enumerate(zip(sizes, session.calls, strict=True)):
+            known = len(foretelling.calls)
+            try:
+                session.call(compiled, session.inputs(at, call))
+            except NpuComposeError as error:
+                why_not, lost = (str(error), None) if at == 0 else (None, f"model.sequence[{at - 1}]: {error}")
+                break
+            calls.append(SizedCall(size=size, made=tuple(foretelling.calls[known:])))
     found = tuple(one for c in backend.compilations for one in read(c.graph_module.graph, c.id))
     session.rewind()
-    return tuple(breaks), found, why_not
+    return Traced(
+        breaks=tuple(breaks),
+        graphs=found,
+        why_not=why_not,
+        lost=lost,
+        calls=tuple(calls),
+        sizes_are=sizes_are,
+        looked_s=foretelling.seconds,
+    )
+
+
+def _with_budget(session: Session, facts: CaptureLegality, traced: Traced) -> CaptureLegality:
+    why_none = traced.why_not or traced.lost
+    if why_none is not None or not any(call.made for call in traced.calls):
+        return evolve(facts, no_budget=why_none or "torch.compile made no graph.")
+    try:
+        return evolve(facts, budget=budget_of(session, traced.sizes_are, traced.calls))
+    except ConfigError as error:
+        return evolve(facts, no_budget=str(error))
 
 
 def _dynamic(session: Session) -> bool | None:

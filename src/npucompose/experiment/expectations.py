@@ -18,6 +18,7 @@ from npucompose.report.words import as_count, part_words
 from npucompose.results.record import Expectation, Recompile, Report
 from npucompose.results.sinking import SinkingFacts
 from npucompose.schema.experiment import Expect, Experiment
+from npucompose.schema.sizes import as_bytes, as_number
 from npucompose.table.modes import MODES, modes_that
 
 EVIDENCE_KEPT = 5
@@ -39,6 +40,8 @@ JUDGED_BY: Mapping[str, str] = {
     "rules": "compile",
     "permutes": "compile",
     "capture_legal": "legality",
+    "capture_streams_max": "legality",
+    "capture_bytes_max": "legality",
 }
 """{expectation: the stage whose facts it is judged by}."""
 NO_VERDICT = "no verdict: nothing was compiled"
@@ -98,11 +101,19 @@ class Finding:
 
 def _judged(name: str, wanted: Any, found: Finding) -> Expectation:
     got = found.got
-    holds = {"recompiles": operator.le, "speedup": operator.ge}.get(name, operator.eq)
-    held = got is not None and holds(got, wanted)
+    held = got is not None and _HOLDS.get(name, operator.eq)(got, wanted)
     more = len(found.evidence) - EVIDENCE_KEPT
     evidence = found.evidence[:EVIDENCE_KEPT] + ((f"and {more} more",) if more > 0 else ())
     return Expectation(name=name, wanted=wanted, got=got, held=held, evidence=evidence)
+
+
+_HOLDS: Mapping[str, Callable[[Any, Any], bool]] = {
+    "recompiles": operator.le,
+    "speedup": operator.ge,
+    "capture_streams_max": operator.le,
+    "capture_bytes_max": lambda got, wanted: got <= (as_number(wanted) or 0),
+}
+"""Where it is not equality."""
 
 
 # What came out, one function for each expectation.
@@ -261,6 +272,35 @@ def _capture_legal(report: Report) -> Finding:
     return Finding(got, (*facts.evidence[:1], *(one.words for one in found)))
 
 
+def _capture_streams(report: Report) -> Finding:
+    """The upper end, so that what is unknown counts as much as it can."""
+    budget = None if report.capture is None else report.capture.budget
+    if budget is None:
+        return Finding(None, _no_budget(report))
+    return Finding(
+        budget.streams.high, (f"{budget.streams} for {as_count(len(budget.sizes), 'size')}", *budget.unknown)
+    )
+
+
+def _capture_bytes(report: Report) -> Finding:
+    """What this target's own recordings hold, which is known; else the upper end of an NPU's pool."""
+    budget = None if report.capture is None else report.capture.budget
+    if budget is None:
+        return Finding(None, _no_budget(report))
+    if budget.recorded_bytes is not None:
+        return Finding(budget.recorded_bytes, (f"{as_bytes(budget.recorded_bytes)} in recordings of this target",))
+    if budget.nbytes is None:
+        return Finding(None, (f"no call of the model has the sizes of {budget.sizes_of}",))
+    return Finding(budget.nbytes.high, (f"{budget.nbytes} bytes of an NPU's pool", *budget.unknown))
+
+
+def _no_budget(report: Report) -> tuple[str, ...]:
+    facts = report.capture
+    if facts is None:
+        return ("the stage legality was not reached",)
+    return (f"not foretold: {facts.no_budget}",)
+
+
 _FINDERS: Mapping[str, Callable[[Report], Finding]] = {
     "fx_graph": _fx_graph,
     "ge_graph": _verdict("ge_graph"),
@@ -277,4 +317,6 @@ _FINDERS: Mapping[str, Callable[[Report], Finding]] = {
     "permutes": _permutes,
     "padding_ignored": _padding_ignored,
     "capture_legal": _capture_legal,
+    "capture_streams_max": _capture_streams,
+    "capture_bytes_max": _capture_bytes,
 }

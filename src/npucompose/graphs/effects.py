@@ -320,6 +320,15 @@ def is_collective(node: fx.Node) -> bool:
     return op_facts(node).collective
 
 
+def group_of(node: fx.Node) -> str | None:
+    """The process group of a collective, where the operator names one."""
+    if not is_collective(node) or not isinstance(node.target, torch._ops.OpOverload):
+        return None
+    names = [argument.name for argument in node.target._schema.arguments]
+    given = {**dict(zip(names, node.args, strict=False)), **node.kwargs}.get("group_name")
+    return given if isinstance(given, str) else None
+
+
 def waits_for(collective: fx.Node) -> tuple[fx.Node, ...]:
     """The nodes that wait for what a collective makes or writes: until the last of them it reads its arguments."""
     found: dict[fx.Node, None] = {}

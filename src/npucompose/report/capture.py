@@ -17,11 +17,16 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from npucompose.report.words import as_count
 from npucompose.results.capture import CaptureExplanation, CaptureFinding, CaptureLegality, CaptureVerdict
+from npucompose.results.capture_budget import CaptureBudgetFacts, CaptureRange
+from npucompose.schema.sizes import as_bytes
 
 STYLES: Mapping[CaptureVerdict, str] = {"captures": "green", "does not capture": "bold red", "unknown": "yellow"}
 NO_CODE = "no code"
 OUTSIDE = "between captures, where it is legal"
+UNKNOWN = "unknown"
+SIZES_SHOWN = 12
 SHOWN = 30
 """Findings on the page; `--json` has all."""
 
@@ -48,6 +53,12 @@ def render_facts(facts: CaptureLegality, console: Console) -> None:
     for row in (_verdict(facts), _options(facts), *_findings(facts)):
         body.add_row(*row)
     console.print(body)
+    budget = Table.grid(padding=(0, 2, 0, 0))
+    budget.add_column(no_wrap=True)
+    budget.add_column(overflow="fold")
+    for label, words in budget_lines(facts):
+        budget.add_row(Text(f"  {label}"), Text(words, style="dim" if label == UNKNOWN else ""))
+    console.print(budget)
 
 
 def captured_rows(facts: CaptureLegality | None) -> list[tuple[str, str, str, str, str]]:
@@ -64,6 +75,63 @@ def captured_rows(facts: CaptureLegality | None) -> list[tuple[str, str, str, st
         )
         for one in facts.findings
     ]
+
+
+def budget_lines(facts: CaptureLegality) -> Iterator[tuple[str, str]]:
+    """(label, words) of what the captures take."""
+    found = facts.budget
+    if found is None:
+        if facts.no_budget is not None:
+            yield "budget", f"not foretold: {facts.no_budget}"
+        return
+    number, largest = len(found.sizes), found.sizes[-1]
+    yield "budget", f"of {found.soc}, for {_sizes_words(found)}"
+    yield "one size", _taken(largest.streams, largest.tasks, largest.events, largest.nbytes) + _kernels(found)
+    if number > 1:
+        yield "all sizes", _taken(found.streams, found.tasks, found.events, found.nbytes)
+    yield "streams", f"{found.streams} of {found.available} that captures can have"
+    yield "fit", _fit(found)
+    if found.recorded_bytes is not None and found.recorded_apart_bytes is not None:
+        apart = f", {as_bytes(found.recorded_apart_bytes)} apart" if number > 1 or found.graphs > 1 else ""
+        yield "here", f"recordings of this target hold {as_bytes(found.recorded_bytes)}{apart}"
+    elif found.why_not_recorded is not None:
+        yield "here", f"recordings of this target are not foretold: {found.why_not_recorded}"
+    if found.changes:
+        first = found.changes[0]
+        freed = f"streams {first.streams}" if first.streams.high else f"events {first.events}"
+        yield "frees most", f"{first.what}: {freed}, then {first.sizes} of {number} fit"
+    for what in found.unknown:
+        yield UNKNOWN, what
+
+
+def _taken(streams: CaptureRange, tasks: CaptureRange, events: CaptureRange, nbytes: CaptureRange | None) -> str:
+    words = f"streams {streams}, tasks {tasks}, events {events}, "
+    if nbytes is None or nbytes.high is None:
+        return f"{words}bytes unknown"
+    low, high = as_bytes(nbytes.low), as_bytes(nbytes.high)
+    return f"{words}pool {low}" + (f" to {high}" if high != low else "")
+
+
+def _kernels(found: CaptureBudgetFacts) -> str:
+    graphs = f", {found.graphs} graphs" if found.graphs > 1 else ""
+    return f" ({found.kernels} kernels{graphs})"
+
+
+def _fit(found: CaptureBudgetFacts) -> str:
+    number = len(found.sizes)
+    if len(found.certain) == number:
+        return "all, whatever is unknown" if number > 1 else "yes, whatever is unknown"
+    certain = ", ".join(map(str, found.certain)) or "none"
+    possible = ", ".join(map(str, found.possible)) or "none"
+    return f"for certain {certain}; at best {possible}; of {number}"
+
+
+def _sizes_words(found: CaptureBudgetFacts) -> str:
+    if len(found.sizes) == 1:
+        return "the one size that is called"
+    shown = [str(one.size) for one in found.sizes[:SIZES_SHOWN]]
+    more = f", … {found.sizes[-1].size}" if len(found.sizes) > SIZES_SHOWN else ""
+    return f"{as_count(len(found.sizes), 'size')} ({found.sizes_of}: {', '.join(shown)}{more})"
 
 
 def _title(asked: Mapping[str, str]) -> str:

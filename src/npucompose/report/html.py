@@ -16,7 +16,7 @@ from typing import Any
 
 from airflow_free.store import write_atomically
 from npucompose.report import pictures
-from npucompose.report.capture import captured_rows
+from npucompose.report.capture import budget_lines, captured_rows
 from npucompose.report.generation import (
     HEAD,
     generation_bars,
@@ -236,6 +236,7 @@ def _tables(report: Report) -> dict[str, Any]:
         "overwrites_words": overwrites_words(report),
         "winner_words": winner_words(report),
         "captured": captured_rows(report.capture),
+        "capture_budget": list(budget_lines(report.capture)) if report.capture is not None else [],
         "recompiles": [(r.compile_id, r.reason, r.call, r.avoid) for r in report.recompiles],
         "passes": [
             (p.name, p.stage, p.graph, p.matches, f"{p.nodes_before} → {p.nodes_after}", as_time(p.seconds * 1e6))

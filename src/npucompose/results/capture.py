@@ -15,6 +15,7 @@ from typing import Literal, get_args
 
 from attrs import field, frozen
 
+from npucompose.results.capture_budget import CaptureBudgetFacts
 from npucompose.results.sinking import Certainty
 
 CaptureVerdict = Literal["captures", "does not capture", "unknown"]
@@ -66,6 +67,9 @@ class CaptureLegality:
     """Streams that carried work of the simulated capture; null where it did not run to its end."""
     tasks: int | None = None
     """Tasks of the simulated capture: operators that compute, not an NPU's kernels."""
+    budget: CaptureBudgetFacts | None = None
+    """What the captures of all sizes take, foretold from the FX graphs; null: `no_budget` says why."""
+    no_budget: str | None = None
 
 
 @frozen(kw_only=True)

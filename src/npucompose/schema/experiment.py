@@ -10,6 +10,7 @@ from attrs import field, frozen
 from npucompose.schema.adapt import RuleSet
 from npucompose.schema.scenario import Scenario
 from npucompose.schema.sections import Extensions
+from npucompose.schema.sizes import as_number
 from npucompose.schema.streams import Streams
 from npucompose.schema.sweep import Executor, Local, NoSearch, Search, Tracker
 from npucompose.table.modes import MODES, ModeSpec
@@ -229,9 +230,23 @@ class Expect:
     capture_legal: bool | None = option(
         None, "an NPU would capture the model, or would not; unknown fulfils neither (pipeline=legality)"
     )
+    capture_streams_max: int | None = option(
+        None,
+        "captures of all sizes take at most this many streams, whatever is unknown (pipeline=legality)",
+        ge=1,
+        optional=True,
+    )
+    capture_bytes_max: str | None = option(
+        None,
+        "memory of the captures of all sizes is at most this (512MiB), whatever is unknown (pipeline=legality)",
+    )
     bitwise: bool | None = option(None, "replay equals eager bit for bit")
     speedup: float | None = option(None, "speedup.eager is at least this", gt=0, optional=True)
     padding_ignored: bool | None = option(None, "no real row depends on what padding holds")
+
+    def __attrs_post_init__(self) -> None:
+        if self.capture_bytes_max is not None and as_number(self.capture_bytes_max) is None:
+            raise ValueError(f"'capture_bytes_max' must be a size such as 512MiB: {self.capture_bytes_max!r}")
 
 
 @frozen(kw_only=True)

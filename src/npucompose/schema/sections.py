@@ -17,6 +17,11 @@ class Section:
 
     name: ClassVar[str]
 
+    @property
+    def capture_sizes(self) -> tuple[int, ...]:
+        """Sizes that whoever reads this section captures of the experiment's model; (): it says nothing of them."""
+        return ()
+
 
 S = TypeVar("S", bound=Section)
 SECTIONS: Registry[type[Section]] = Registry(kind="section", base=Section, group="npucompose.options")

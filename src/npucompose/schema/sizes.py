@@ -39,3 +39,9 @@ class MemoryBound:
     def nbytes(self, one_stream: int) -> int:
         """In bytes, where one stream takes `one_stream`."""
         return int(self.amount * (one_stream if self.unit == "x" else 1024 ** _UNITS.index(self.unit)))
+
+
+def as_number(text: str) -> int | None:
+    """`as_number("9.2KiB")` is 9420; None for what is no size in bytes."""
+    found = _BOUND.fullmatch(text)
+    return None if found is None or found[2] == "x" else int(float(found[1]) * 1024 ** _UNITS.index(found[2]))

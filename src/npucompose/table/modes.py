@@ -29,6 +29,10 @@ class ModeSpec:
     """Gradients can flow, where the target trains."""
     package: Literal["torchair", "npugraph_ex"] | None = None
     """Of torch_npu, which compiles it on an NPU."""
+    closed_by: Literal["scope", "stream"] = "scope"
+    """What gets an event of its own where that package closes a graph with side streams."""
+    keeps_copies: tuple[str, bool] | None = None
+    """The option, and its value, with which the package leaves copies to inputs in a captured graph."""
 
     @property
     def is_plain(self) -> bool:
@@ -43,8 +47,25 @@ MODES: Registry[ModeSpec] = Registry(
     values=True,
     built_in=(
         (GE, ModeSpec(name=GE, fuses=True, ge=True, trains=True, package="torchair")),
-        (ACLGRAPH, ModeSpec(name=ACLGRAPH, captures=True, package="torchair")),
-        (NPUGRAPH_EX, ModeSpec(name=NPUGRAPH_EX, captures=True, package="npugraph_ex")),
+        (
+            ACLGRAPH,
+            ModeSpec(
+                name=ACLGRAPH,
+                captures=True,
+                package="torchair",
+                keeps_copies=("debug.aclgraph.disable_reinplace_input_mutated_ops_pass", True),
+            ),
+        ),
+        (
+            NPUGRAPH_EX,
+            ModeSpec(
+                name=NPUGRAPH_EX,
+                captures=True,
+                package="npugraph_ex",
+                closed_by="stream",
+                keeps_copies=("npugraph_ex.input_inplace_pass", False),
+            ),
+        ),
         ("eager", ModeSpec(name="eager", compiles=False, trains=True)),
     ),
 )

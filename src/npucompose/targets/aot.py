@@ -86,11 +86,13 @@ def as_passed(backend: Backend, aot: fx.GraphModule, inputs: Sequence[Any]) -> A
     """The passes, and then the graph itself, in no streams."""
     compilation = backend.rewrite(aot, inputs)
     compilation.settle()
+    called = None
     if backend.reads_only:
         compilation.planned = backend.target.partition(backend.mode, aot)
+        called = backend.foretelling and backend.foretelling.watched(backend, compilation, aot)
     if strip(aot.graph):
         aot.recompile()
-    return make_boxed_func(aot.forward)
+    return make_boxed_func(called or aot.forward)
 
 
 NOT_RECORDED = (

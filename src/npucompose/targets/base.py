@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from npucompose.models.base import Built, Inputs
     from npucompose.models.inputs import Bound
+    from npucompose.replay.memory.forecast import PlannedRecording
     from npucompose.results.effective import Effective
     from npucompose.results.graphs import Partition
     from npucompose.results.sinking import NpuFacts
@@ -136,6 +137,11 @@ class OptionalMethods:
 
     def partition(self, mode: str, graph_module: fx.GraphModule) -> Partition | None:
         """How `lower` would cut the graph, as far as the graph itself tells; None where nothing of it is recorded."""
+        return None
+
+    def planned(self, backend: Backend, graph_module: fx.GraphModule, inputs: Sequence[Any]) -> PlannedRecording | None:
+        """The memory of the recording that a call with these real inputs would be given, which is not made; None where
+        the target makes none whose memory is planned. CaptureError for a graph that no one recording holds."""
         return None
 
     def synchronize(self) -> None:

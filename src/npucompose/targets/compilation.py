@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 from attrs import define, field
 
+from npucompose.capture.counts import CaptureCounts, CaptureWay, counts_of
 from npucompose.errors import CompileError, NpuComposeError
 from npucompose.graphs import Snapshot
 from npucompose.graphs.describe import places
@@ -29,6 +30,7 @@ from npucompose.results.streams import Decision, StreamAssignment
 from npucompose.results.winners import Winner
 from npucompose.schema.experiment import Partial, Strict
 from npucompose.streams import decision_of, judged, plan_of
+from npucompose.table.modes import MODES
 from npucompose.targets.base import NO_FOLDERS, Folders
 from npucompose.vendor.compiler import CompilerOptions
 from npucompose.vendor.inductor import InductorOptions
@@ -41,6 +43,7 @@ if TYPE_CHECKING:
     from npucompose.sinking import FxFacts
     from npucompose.targets.base import Target, VendorCompiler
     from npucompose.targets.compiled_calls import Repeated
+    from npucompose.targets.foretelling import Foretelling
     from npucompose.targets.frozen_weights import FrozenWeights
 
 
@@ -68,6 +71,8 @@ class Compilation:
     backend_s: float = 0.0
     account_s: float = 0.0
     """What keeping this record took."""
+    way: CaptureWay = CaptureWay()
+    """How an NPU's compiler would capture it."""
     sources: tuple[str | None, ...] = ()
     """Torch's names of what Dynamo's graph is called with: `L['x']`."""
     lowered: Lowered | None = None
@@ -82,7 +87,7 @@ class Compilation:
 
     def settle(self) -> None:
         """Work out now what is read off the graph: somebody else is going to change it."""
-        _ = self.plan, self.judged, self.facts
+        _ = self.plan, self.judged, self.facts, self.counts
 
     @cached_property
     def plan(self) -> StreamAssignment:
@@ -102,6 +107,11 @@ class Compilation:
         from npucompose.sinking.reading import read
 
         return read(self.graph_module.graph, self.id, self.sources)
+
+    @cached_property
+    def counts(self) -> CaptureCounts:
+        """What one capture of the graph takes of an NPU, foretold."""
+        return counts_of(self.graph_module.graph, self.way)
 
     @property
     def partition(self) -> Partition | None:
@@ -167,6 +177,8 @@ class Backend:
         self.genuine: VendorCompiler | None = None
         self.reads_only = False
         """Take the graphs through the passes and no further: somebody wants to look at them."""
+        self.foretelling: Foretelling | None = None
+        """Somebody wants to know what captures of graphs that are only read would take."""
         self.decompositions: Mapping[Any, Callable[..., Any]] = {}
         """What AOTAutograd takes apart in a graph that is only read."""
         self.records_at_once = False
@@ -323,8 +335,15 @@ class Backend:
             graph_module=graph_module,
             aot_s=begun - self.entered_at[-1],
             account_s=perf_counter() - begun,
+            way=self._way,
             sources=self._sources,
         )
+
+    @cached_property
+    def _way(self) -> CaptureWay:
+        spec = MODES.get(self.mode)
+        option, value = spec.keeps_copies or ("", None)
+        return CaptureWay(closed_by=spec.closed_by, in_place=not option or self.options[option] != value)
 
     def finish(self, compilation: Compilation, graph_module: fx.GraphModule, *, changed: bool = True) -> None:
         """Complete the record with the graph as the passes left it, and keep it; not `changed` is as it was before."""

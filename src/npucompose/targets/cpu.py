@@ -35,8 +35,10 @@ if TYPE_CHECKING:
     from torch import fx
 
     from npucompose.replay.captured_graph import CapturedGraph
+    from npucompose.replay.executor.trial import ExecutorName
     from npucompose.replay.front.generated_cache import HowOften
     from npucompose.replay.memory.arena import Arena
+    from npucompose.replay.memory.forecast import PlannedRecording
     from npucompose.replay.plan import Workers
     from npucompose.results.graphs import Partition
     from npucompose.results.streams import StreamTimes, Timeline
@@ -296,6 +298,20 @@ class CpuTarget(Target):
 
         return planned(graph_module, "cpu") if self.support(mode).captures else None
 
+    def planned(self, backend: Backend, graph_module: fx.GraphModule, inputs: Sequence[Any]) -> PlannedRecording | None:
+        """On the streams of the graph's plan, where it has one: a trial at capture may yet put them on one."""
+        if not self.support(backend.mode).captures:
+            return None
+        from npucompose.replay.capture import recorder
+        from npucompose.replay.executor.trial import Executors
+        from npucompose.replay.memory.forecast import planned
+        from npucompose.replay.operands import sharing
+
+        executors = Executors.from_name(self._executor_name)
+        plan = recorder.record(graph_module, inputs, executors.one_thread(self.workers))
+        threads, _ = executors.threads(plan, self.workers, sharing(inputs))
+        return planned(plan, threads)
+
     def common_memory(self) -> Arena | None:
         from npucompose.replay.memory.arena import Arena
 
@@ -306,12 +322,16 @@ class CpuTarget(Target):
 
         return lowered(GraphCache(request, **self._how(request)), "cpu")
 
+    @property
+    def _executor_name(self) -> ExecutorName:
+        return "torchscript" if self.executor == "portable" else "native"
+
     def _how(self, request: LowerRequest) -> HowOften:
         capture_limit, clone_output = CACHE_OPTIONS[request.mode].values(request.options)
         return {
             "capture_limit": capture_limit,
             "clone_output": clone_output,
-            "executor": "torchscript" if self.executor == "portable" else "native",
+            "executor": self._executor_name,
             "partial": request.partial,
             "when_full": self.when_full,
             "when_new": "at_once" if request.at_once else self.when_new,

@@ -54,3 +54,8 @@ def test_times_have_a_spread() -> None:
 def test_small_kernels_and_a_whole_job(tmp_path: Path) -> None:
     assert "torch reduce-overhead" in claims.small_kernels("cpu", rounds=5)
     assert claims.a_whole_job("cpu", tmp_path, "benchmark=quick", "model=mlp")["fastest"]
+
+
+def test_the_pools_of_captures_are_foretold() -> None:
+    found = claims.pools_are_foretold("cpu")
+    assert 0 < found["shared"] < found["apart"]

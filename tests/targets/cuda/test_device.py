@@ -82,6 +82,10 @@ def test_two_signatures_take_turns(prove: Prove) -> None:
     prove("signatures take turns", claims.signatures_take_turns, "cuda")
 
 
+def test_the_pools_of_captures_are_foretold(prove: Prove) -> None:
+    prove("pools are foretold", claims.pools_are_foretold, "cuda")
+
+
 def test_times_are_kept(prove: Prove) -> None:
     prove("microseconds of small kernels", claims.small_kernels, "cuda")
     prove("microseconds of gpt_decode", claims.decoding, "cuda")

@@ -256,7 +256,7 @@ class Memory:
 
         Who gives an `arena` that others use too takes turns with them; without it there are no others.
         """
-        groups, pooled, placement = _placed(plan, threads, reuse)
+        groups, pooled, placement = places_of(plan, threads, reuse)
         storages: dict[int, torch.UntypedStorage] = {}
         spans = [(at, at + r[0].nbytes) for r, at in zip(pooled, placement.offsets, strict=True)]
         addresses, slabs = (arena or Arena()).lay(spans)
@@ -322,10 +322,10 @@ def within(bound: MemoryBound, plan: Plan, threads: Threads | None, why: str) ->
 
 def pool_bytes(plan: Plan, threads: Threads | None) -> int:
     """What the arena of a plan takes whose steps run on `threads`, or one after the other; nothing is laid out."""
-    return _placed(plan, threads, reuse=True)[2].pool_bytes
+    return places_of(plan, threads, reuse=True)[2].pool_bytes
 
 
-def _placed(plan: Plan, threads: Threads | None, reuse: bool) -> tuple[list[list[Root]], list[list[Root]], Placement]:
+def places_of(plan: Plan, threads: Threads | None, reuse: bool) -> tuple[list[list[Root]], list[list[Root]], Placement]:
     """(roots that share memory, those of them that lie in the arena, where these lie)."""
     lives = Lifetimes.from_plan(plan, threads)
     roots = [root for root in plan.roots if root.kind in ("pool", "output")]

@@ -26,3 +26,7 @@ class VllmOptions(Section):
         "full",
         "full: a size is one recording of the whole model; piecewise: one recording between each two attentions",
     )
+
+    @property
+    def capture_sizes(self) -> tuple[int, ...]:
+        return self.sizes

@@ -14,6 +14,7 @@ from weakref import WeakSet
 import torch
 from torch import fx
 
+from npucompose.capture.pool import requests_of, symbolic_sizes
 from npucompose.compose.engine import materialize
 from npucompose.errors import SignatureError
 from npucompose.passes.pipeline import PassPipeline, Records
@@ -21,8 +22,10 @@ from npucompose.replay.front.arguments import DetachError
 from npucompose.replay.front.detached import DetachedHandle, detach_call
 from npucompose.replay.front.graph_cache import GraphCache
 from npucompose.replay.interface import Admission, is_watched, watchers
+from npucompose.replay.memory.forecast import PlannedRecording, held_bytes
 from npucompose.serving.vllm.recipe import Recipe
 from npucompose.targets.compilation import Backend
+from npucompose.targets.foretelling import recording_of
 
 
 class Lowering(Protocol):
@@ -74,6 +77,22 @@ def recorded_bytes(recordings: Iterable[Mapping[str, Any]]) -> int:
         slabs |= dict(facts["slabs"])
         results += facts["output_bytes"]
     return sum(slabs.values()) + results
+
+
+def foretold_bytes(pieces: Iterable[Piece], sizes: Sequence[int]) -> int | None:
+    """What recordings of these numbers of tokens will take, concluded from the graphs of pieces that are compiled: as
+    `recorded_bytes` counts it, and before any is made. None where the kernels are Inductor's, which places values by
+    itself, and where nothing is compiled yet.
+    """
+    planned: list[PlannedRecording] = []
+    known = list(pieces)
+    if any(piece.backend.target.support(piece.backend.mode).fuses for piece in known):
+        return None
+    for size in sorted(sizes, reverse=True):
+        for graph in (one.graph_module.graph for piece in known for one in piece.backend.compilations):
+            symbols = {size_of.node.expr for size_of in symbolic_sizes(graph)}
+            planned.append(recording_of(requests_of(graph, dict.fromkeys(symbols, size))))
+    return held_bytes(planned, shared=True) if planned else None
 
 
 class Piece:

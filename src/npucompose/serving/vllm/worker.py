@@ -7,7 +7,7 @@ from typing import Any
 from vllm.logger import init_logger  # pyright: ignore[reportMissingImports]
 from vllm.v1.worker.cpu_worker import CPUWorker  # pyright: ignore[reportMissingImports]
 
-from npucompose.serving.vllm.pieces import PIECES, recorded_bytes
+from npucompose.serving.vllm.pieces import PIECES, foretold_bytes, recorded_bytes
 from npucompose.serving.vllm.recipe import recipe_of
 
 logger = init_logger("vllm.npucompose")
@@ -30,6 +30,9 @@ class RecipeWorker(CPUWorker):
 
 def record(runner: Any, sizes: list[int]) -> None:
     """Run each size as often as its recording takes: once to be recorded, once to be called without AOTAutograd."""
+    foretold = foretold_bytes(PIECES, sizes)
+    if foretold is not None:
+        logger.info("Recording %d sizes, %s: %.1f MiB foretold from the graphs.", len(sizes), sizes, foretold / 2**20)
     for size in sorted(sizes, reverse=True):
         for _ in range(2):
             runner._dummy_run(size)

@@ -28,6 +28,8 @@ FACTORIES = frozenset(
     {"aten::empty", "aten::empty_strided", "aten::empty_like", "aten::new_empty", "aten::new_empty_strided"}
 )
 """They give memory and compute nothing, so that a replay has nothing to do."""
+SCRATCH = "_get_max_workspace"
+"""Operators whose names end so give memory for another one to work in: its size is worked out on the host."""
 HOST_EFFECTS = frozenset({"npu::save_npugraph_tensor"})
 """They write a file: a capture only notes them, every replay does them."""
 USE = "aten::record_stream"
@@ -53,7 +55,8 @@ class RecordedCall:
         `_unsafe_view` is no view by its schema and gives its input's memory all the same.
         """
         name = self.func._schema.name
-        if name in FACTORIES or name.partition("::")[0] in CONTROL or self.func.is_view:
+        bare = name in FACTORIES or name.endswith(SCRATCH)
+        if bare or name.partition("::")[0] in CONTROL or self.func.is_view:
             return False
         if self.func._schema.is_mutable or "out" in self.kwargs or name in HOST_EFFECTS:
             return True

@@ -1,0 +1,64 @@
+"""`npucompose sizes budget`: a server's captures from a description, as text and for programs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from test_budget import QWEN3_235B, VLLM_SIZES
+
+from npucompose.arguments import command_line
+from npucompose.capture.budget import Interval, capture_budget
+from npucompose.capture.deployment import act, read_deployment
+
+QWEN = f"""
+about: Qwen3-235B-A22B on 8 NPUs (vllm-ascend #1168, 2025-06)
+soc: Ascend910B1
+many_streams: false
+sizes: {list(VLLM_SIZES)}
+graphs:
+  main: {{layers: 94, pieces: true, communicators: [tp, ep]}}
+communicators:
+  tp: {{ranks: 8}}
+  ep: {{ranks: 8}}
+"""
+
+
+@pytest.fixture
+def qwen(tmp_path: Path) -> Path:
+    path = tmp_path / "qwen.yaml"
+    path.write_text(QWEN)
+    return path
+
+
+def test_the_file_asks_the_question_of_94_layers_on_8_ranks(qwen: Path) -> None:
+    assert read_deployment(qwen) == QWEN3_235B
+
+
+def test_the_answer_holds_the_public_observation(qwen: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert act(command_line("sizes").parse_args(["sizes", "budget", str(qwen)])) == 0
+    said = capsys.readouterr().out
+    assert said.splitlines() == list(capture_budget(QWEN3_235B).lines())
+    assert "at best 1, 88, 192, 304, 408, 512" in said
+
+
+def test_programs_get_the_same(qwen: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    act(command_line("sizes").parse_args(["sizes", "budget", str(qwen), "--json"]))
+    found = json.loads(capsys.readouterr().out)
+    assert found["possible"] == [1, 88, 192, 304, 408, 512]
+    assert found["available"] == {"low": 1720, "high": 1920}
+    assert len(found["each"]) == 67
+
+
+def test_bytes_kernels_and_graphs_with_sizes_of_their_own_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "d.yaml"
+    path.write_text(
+        "soc: a2\nsizes: [1, 8]\nmemory: 1GiB\nbytes: {1: 1MiB, 8: 2MiB}\n"
+        "graphs: {main: {layers: 2, kernels: [10, 20]}, encoder: {sizes: [4], kernels: [7]}}\n"
+    )
+    found = read_deployment(path)
+    assert found.memory == 2**30
+    assert found.nbytes == {1: Interval(2**20, 2**20), 8: Interval(2**21, 2**21)}
+    assert [graph.tasks for graph in found.graphs] == [Interval(10, 20), Interval(7, 7)]
+    assert [graph.sizes for graph in found.graphs] == [None, (4,)]
