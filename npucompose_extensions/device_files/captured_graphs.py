@@ -17,8 +17,7 @@ from attrs import frozen
 
 from npucompose.errors import ConfigError
 from npucompose.results.artefacts import CapturedEvent, CapturedGraph, CapturedKernel, CapturedStream, FileFacts
-from npucompose.results.sinking import SinkingFacts
-from npucompose_extensions.device_files.kernels import operator_type
+from npucompose_extensions.device_files.kernels import operator_type, torch_operator
 
 FORM = "a captured graph that torch_npu's NPUGraph.debug_dump wrote (JSON)"
 MOST_TASKS = 1_000_000
@@ -55,7 +54,7 @@ def read(text: str, name: str) -> FileFacts | None:
     tasks = [task for event in cast("list[Any]", events) if (task := _task(event, name)) is not None]
     if not tasks:
         raise ConfigError(f"{name} holds no task: the graph was dumped before anything was captured.")
-    return FileFacts(sinking=SinkingFacts(), captured=(_graph(tasks, name),))
+    return FileFacts(captured=(_graph(tasks, name),))
 
 
 def _task(event: Any, name: str) -> _Task | None:
@@ -112,7 +111,12 @@ def _kernels(tasks: Sequence[_Task]) -> Iterator[CapturedKernel]:
         if _KERNEL.match(task.type):
             operator = operator_type(task.name) or task.name
             yield CapturedKernel(
-                stream=task.stream, task=task.task, name=task.name, operator=operator, blocks=task.blocks
+                stream=task.stream,
+                task=task.task,
+                name=task.name,
+                operator=operator,
+                computes=torch_operator(operator),
+                blocks=task.blocks,
             )
 
 

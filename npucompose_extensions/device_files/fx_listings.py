@@ -7,7 +7,6 @@ import re
 from collections.abc import Iterator
 
 from npucompose.results.artefacts import FileFacts, FxListing, ListedNode
-from npucompose.results.sinking import SinkingFacts
 
 FORM = "an FX graph that torch printed, as TorchAir leaves one after each pass (TORCH_COMPILE_DEBUG=1)"
 LONGEST_LINE = 8_000
@@ -23,7 +22,7 @@ def read(text: str, name: str) -> FileFacts | None:
     """The nodes; None for a text that is no such listing."""
     if not _CLASS.search(text[:20_000]):
         return None
-    return FileFacts(sinking=SinkingFacts(), listings=(FxListing(name=name, nodes=tuple(_nodes(text))),))
+    return FileFacts(listings=(FxListing(name=name, nodes=tuple(_nodes(text))),))
 
 
 def _nodes(text: str) -> Iterator[ListedNode]:

@@ -15,7 +15,6 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from npucompose.errors import ConfigError
 from npucompose.results.artefacts import FileFacts, KernelTime, KernelTimes
-from npucompose.results.sinking import SinkingFacts
 from npucompose_extensions.device_files.kernels import operator_type, torch_operator
 
 FORM = "a profile's kernel_details.csv (torch_npu.profiler) or op_summary_*.csv (msprof)"
@@ -55,7 +54,7 @@ def read(text: str, name: str) -> FileFacts | None:
             "profiler_level=Level1 or higher; msprof with --task-time=l1."
         )
     rows, left_out = _rows(text, name, columns)
-    return FileFacts(sinking=SinkingFacts(), times=KernelTimes(name=name, rows=tuple(rows), left_out=left_out))
+    return FileFacts(times=KernelTimes(name=name, rows=tuple(rows), left_out=left_out))
 
 
 def _rows(text: str, name: str, columns: Mapping[str, int]) -> tuple[list[KernelTime], Mapping[str, int]]:

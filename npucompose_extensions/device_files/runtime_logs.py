@@ -13,7 +13,7 @@ from attrs import define, evolve, field
 
 from npucompose.capture.rules import rules
 from npucompose.results.artefacts import CaptureError, FileFacts
-from npucompose.results.sinking import Certainty, SinkingFacts
+from npucompose.results.sinking import Certainty
 from npucompose_extensions.device_files.tracebacks import Frame, Tracebacks, process_of, without_prefix
 
 FORM = "the runtime's plog or torch_npu's error with a code of a capture (107025, 107027, 107030, 207008, …)"
@@ -33,6 +33,9 @@ _CODES = (
 _REASON = re.compile(r"execution failed, reason=(?P<said>[^\[\]]{1,200})")
 _GENERATOR = re.compile(r"Not support Generator while in capture mode")
 _COLLECTIVE = re.compile(r"(?i)hccl|hcom")
+
+_SOURCES = {"VA": "vllm-project/vllm-ascend", "RT": "hicann/runtime", "CANN": "hiascend.com, CANN"}
+"""The abbreviations of capture/rules.yaml."""
 
 _BY_LINE: tuple[tuple[str, re.Pattern[str]], ...] = (
     ("conditional", re.compile(r"torch\.cond\(")),
@@ -63,7 +66,7 @@ def read(text: str, name: str) -> FileFacts | None:
     for number, whole in enumerate(text.splitlines(), 1):
         line = whole[:LONGEST_LINE]
         ours = bool(log.take(number, line) or ours or _OURS.search(line))
-    return FileFacts(sinking=SinkingFacts(), errors=tuple(log.errors())) if ours else None
+    return FileFacts(errors=tuple(log.errors())) if ours else None
 
 
 @define
@@ -174,8 +177,15 @@ def _error(one: _Seen, first: int | None) -> CaptureError:
         times=one.times,
         line=one.line,
         after=first if first not in (None, one.code) else None,
-        threads=tuple(dict.fromkeys(source for rule in table for source in rule.sources)),
+        threads=tuple(dict.fromkeys(_spelled(source) for rule in table for source in rule.sources)),
     )
+
+
+def _spelled(source: str) -> str:
+    """As a person finds it: `VA #6002: …` is `vllm-project/vllm-ascend #6002: …`."""
+    for short, whole in _SOURCES.items():
+        source = re.sub(rf"^{short}\b", whole, source)
+    return source
 
 
 def _narrowed(among: tuple[str, ...], one: _Seen) -> tuple[tuple[str, ...], Certainty]:

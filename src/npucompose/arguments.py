@@ -323,6 +323,25 @@ SIZES = {
         ),
     ),
 }
+SOC = _argument("--soc", required=True, metavar="NAME", help="the device of the profile, as in ascend910b1 or a2")
+PROFILES = _argument("files", nargs="+", metavar="FILE", help="kernel_details.csv or op_summary_*.csv of one device")
+PROFILE = {
+    "import": Command(
+        about="make a table of kernels' times, with intervals, for streams.cost=profile",
+        act="npucompose.profiles.command:act_import",
+        arguments=(
+            PROFILES,
+            SOC,
+            _argument("--cann", required=True, metavar="VERSION", help="version of CANN that it was made with"),
+            _argument("--out", metavar="FILE", help="default: kernel_times.json"),
+        ),
+    ),
+    "check": Command(
+        about="hold rows of a profile out, predict them, and print how far that is off",
+        act="npucompose.profiles.command:act_check",
+        arguments=(PROFILES, SOC, AS_JSON),
+    ),
+}
 COMMANDS = {
     "run": Command(
         about="run an experiment, or a sweep with -m: group=choice key=value …",
@@ -378,5 +397,6 @@ COMMANDS = {
             AS_JSON,
         ),
     ),
+    "profile": Command(about="times of kernels from a profile of an NPU", actions=PROFILE),
     "sizes": Command(about="plan which sizes of a server's steps are recorded", actions=SIZES),
 }

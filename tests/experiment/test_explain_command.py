@@ -16,7 +16,8 @@ from npucompose.compose.tree import compose
 from npucompose.errors import CompileError, ConfigError
 from npucompose.experiment import explain
 from npucompose.results.graphs import DryRun
-from npucompose.results.sinking import Explanation, SinkingFacts
+from npucompose.results.explanation import Explanation
+from npucompose.results.sinking import SinkingFacts
 
 
 def explaining(*words: str) -> argparse.Namespace:

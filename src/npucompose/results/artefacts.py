@@ -11,7 +11,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from attrs import field, frozen
 
-from npucompose.results.sinking import Certainty, SinkingFacts
+from npucompose.results.sinking import UNKNOWN, Certainty, SinkingFacts
 
 
 @frozen(kw_only=True)
@@ -80,6 +80,8 @@ class CapturedKernel:
     """As the runtime has it."""
     operator: str
     """Its operator type, as far as the name shows it: `MatMulV3`."""
+    computes: str | None = None
+    """The operator of torch that it computes, without namespace and overload; None where none is known."""
     blocks: int | None = None
     """Cores that it takes."""
     node: str | None = None
@@ -205,11 +207,15 @@ class Read(Protocol):
     def sinking(self) -> SinkingFacts: ...
 
 
+NO_VERDICT = SinkingFacts.from_verdicts(fx_graph=UNKNOWN, ge_graph=UNKNOWN, ge_build=UNKNOWN)
+"""Of a file that is not about sinking."""
+
+
 @frozen(kw_only=True)
 class FileFacts:
     """What one file says, from any reader."""
 
-    sinking: SinkingFacts
+    sinking: SinkingFacts = NO_VERDICT
     errors: tuple[CaptureError, ...] = ()
     captured: tuple[CapturedGraph, ...] = ()
     listings: tuple[FxListing, ...] = ()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from fnmatch import fnmatchcase
 from typing import Literal
@@ -104,7 +105,7 @@ Objective = Literal["makespan", "time", "events", "streams", "ge"]
 GE_POLICY = re.compile(r"cv|(LoadBalance|MainStream):([1-9]|[1-5]\d|6[0-4])")
 DEFAULT_GE_POLICY = "LoadBalance:8"
 
-Cost = Literal["none", "roofline", "calibrated", "measured"]
+Cost = Literal["none", "roofline", "calibrated", "measured", "profile"]
 
 
 @frozen(kw_only=True)
@@ -131,7 +132,11 @@ class Streams:
     cost: Cost = option(
         "calibrated",
         "time of a kernel: none: unknown; roofline: estimated from shapes; calibrated: from a table, measured once on "
-        "this machine (target=cpu in the modes that capture; elsewhere roofline); measured: on this graph (target=cpu)",
+        "this machine (target=cpu in the modes that capture; elsewhere roofline); measured: on this graph (target=cpu); "
+        "profile: from a profile of an NPU (`profile`), and the roofline for kernels that it lacks",
+    )
+    profile: str | None = option(
+        None, "with cost=profile: the table of kernels' times that `npucompose profile import` wrote"
     )
     min_gain: float = option(
         0.02,
@@ -180,10 +185,17 @@ class Streams:
             raise ValueError("'kind: none' plans nothing: remove 'max_memory', or say 'kind: auto'")
         if self.kind == "explicit" and not (self.plan or self.edges):
             raise ValueError("'kind: explicit' needs entries in 'plan' or 'edges'")
+        if (self.cost == "profile") != (self.profile is not None):
+            raise ValueError("'profile' names the table of 'cost: profile', and one needs the other")
         try:
             _ = self.memory_bound
         except ValueError as error:
             raise ValueError(f"'max_memory' {error}") from None
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """Files whose content the plan depends on."""
+        return () if self.profile is None else (os.path.abspath(self.profile),)
 
     @property
     def memory_bound(self) -> MemoryBound | None:
