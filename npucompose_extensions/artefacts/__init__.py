@@ -14,7 +14,14 @@ from npucompose.results.artefacts import FileFacts
 from npucompose_extensions.artefacts import dumps, logs
 from npucompose_extensions.artefacts.artefact import FORMS, Artefact, GraphRead, Mark
 from npucompose_extensions.artefacts.text import LIMIT_BYTES, text_of
-from npucompose_extensions.device_files import captured_graphs, fx_listings, profiles, runtime_logs
+from npucompose_extensions.device_files import (
+    captured_graphs,
+    fx_listings,
+    msprobe,
+    profiles,
+    runtime_logs,
+    tensor_dumps,
+)
 
 __all__ = ["FORMS", "Artefact", "GraphRead", "Mark", "read"]
 
@@ -22,6 +29,8 @@ READERS = (dumps.read_listing, dumps.read_dump, logs.read)
 """Each returns None for a text that is not of its forms, and raises ConfigError for one that is and is cut off."""
 
 
+FOLDER_READERS = (msprobe, tensor_dumps)
+"""Of folders; each has a FORM and a `read` of a path, which returns None for a folder that is not of its form."""
 DEVICE_READERS = (captured_graphs, fx_listings, profiles, runtime_logs)
 """Asked where none of READERS knows the text; each has a FORM and a `read` like theirs, of FileFacts."""
 
@@ -32,6 +41,8 @@ def read(path: Path | str, *, limit: int = LIMIT_BYTES) -> Artefact | FileFacts:
     ConfigError for a file that is not there, is binary, is larger than `limit` bytes, is cut off, or is of no form.
     """
     path = Path(path)
+    if path.is_dir():
+        return _folder(path)
     text = text_of(path, limit)
     try:
         if found := next(filter(None, (reader(text, path.name) for reader in READERS)), None):
@@ -45,3 +56,13 @@ def read(path: Path | str, *, limit: int = LIMIT_BYTES) -> Artefact | FileFacts:
     first = next((line.strip() for line in text.splitlines() if line.strip()), "")
     forms = "; ".join((*FORMS.values(), *(reader.FORM for reader in DEVICE_READERS)))
     raise ConfigError(f"{path} is no artefact that is read here. It begins with {first[:80]!r}. What is read: {forms}.")
+
+
+def _folder(path: Path) -> FileFacts:
+    for reader in FOLDER_READERS:
+        if (tensors := reader.read(path)) is not None:
+            return FileFacts(tensors=tensors)
+    inside = sorted(one.name for one in path.iterdir() if one.is_dir())[:8]
+    below = f" It has the folders {', '.join(inside)}: give the one of a single step and rank." if inside else ""
+    forms = "; ".join(reader.FORM for reader in FOLDER_READERS)
+    raise ConfigError(f"{path} is no dump that is read here. What is read: {forms}.{below}")

@@ -1,8 +1,8 @@
 """A captured graph as `NPUGraph.debug_dump` writes it (aclmdlRIDebugJsonPrint): Chrome's trace events, one a task.
 
-Streams are threads of the trace (`stream7`). A name that ends in a number is an event's, a notification's or an address's:
-`EVENT_RECORD_12`, `EVENT_WAIT_12`, `MEM_WRITE_VALUE_…`. `.aligned.json`, which torch_npu writes beside it, has the same tasks
-and arrows between them, which are left out here.
+Streams are threads of the trace (`stream7`). A name that ends in a number is of an event, a notification or an address:
+`EVENT_RECORD_12`, `EVENT_WAIT_12`, `MEM_WRITE_VALUE_…`. `.aligned.json`, which torch_npu writes beside it, has the same
+tasks and arrows between them, which are left out here.
 """
 
 from __future__ import annotations
@@ -73,7 +73,9 @@ def _task(event: Any, name: str) -> _Task | None:
             active=_number(args.get("Active Stream Id")),
         )
     except (KeyError, TypeError, ValueError, OverflowError) as error:
-        raise ConfigError(f"{name} holds a task without a name, a stream or a task number: {str(event)[:120]}.") from error
+        raise ConfigError(
+            f"{name} holds a task without a name, a stream or a task number: {str(event)[:120]}."
+        ) from error
 
 
 def _number(value: Any) -> int | None:
@@ -81,7 +83,9 @@ def _number(value: Any) -> int | None:
 
 
 def _graph(tasks: Sequence[_Task], name: str) -> CapturedGraph:
-    streams = {stream: [task for task in tasks if task.stream == stream] for stream in _in_order(t.stream for t in tasks)}
+    streams = {
+        stream: [task for task in tasks if task.stream == stream] for stream in _in_order(t.stream for t in tasks)
+    }
     found = tuple(
         CapturedStream(
             stream=stream,
@@ -144,8 +148,8 @@ def _remarks(streams: Sequence[CapturedStream], events: Sequence[CapturedEvent])
     outside = [event.event for event in events if not event.recorded]
     if outside:
         yield (
-            f"{len(outside)} events are waited for and recorded nowhere in the graph, so that a replay waits for what lies "
-            f"outside: {_some(outside)}"
+            f"{len(outside)} events are waited for and recorded nowhere in the graph, so that a replay waits for "
+            f"what lies outside: {_some(outside)}"
         )
     unused = [event.event for event in events if not event.waited]
     if unused:

@@ -1,7 +1,7 @@
 """A profile's kernels, one a row: torch_npu's `kernel_details.csv` and msprof's `op_summary_*.csv`.
 
-The two say the same under other names (`Name` and `Op Name`, `Duration(us)` and `Task Duration(us)`, `Accelerator Core` and
-`Task Type`); which further columns there are depends on the metrics that were asked for. Shapes are text in quotes,
+The two say the same under other names (`Name` and `Op Name`, `Duration(us)` and `Task Duration(us)`, `Accelerator Core`
+and `Task Type`); which further columns there are depends on the metrics that were asked for. Shapes are text in quotes,
 `"4096,512;512"`, an operand's sizes between semicolons.
 """
 

@@ -25,7 +25,8 @@ _CODES = (
     re.compile(r"(?P<call>\w{1,80}):ErrCode=(?P<code>\d{1,9}), desc=\[(?P<said>[^\[\]]{0,200})\]"),
     re.compile(r"(?:(?P<call>\w{1,80}):)?(?P<said>[A-Za-z][^:\[\]]{0,200}?), runtime result = (?P<code>\d{1,9})"),
     re.compile(
-        r"NPU function error: (?:call )?(?P<call>[\w:]{1,120})(?P<said>)[^\n]{0,400}?error code(?: is |: ?)(?P<code>\d{1,9})"
+        r"NPU function error: (?:call )?(?P<call>[\w:]{1,120})(?P<said>)[^\n]{0,400}?"
+        r"error code(?: is |: ?)(?P<code>\d{1,9})"
     ),
     re.compile(r"(?P<call>acl\w{1,80}) failed(?P<said>), error code(?: is |: ?)(?P<code>\d{1,9})"),
 )
@@ -40,7 +41,8 @@ _SOURCES = {"VA": "vllm-project/vllm-ascend", "RT": "hicann/runtime", "CANN": "h
 _BY_LINE: tuple[tuple[str, re.Pattern[str]], ...] = (
     ("conditional", re.compile(r"torch\.cond\(")),
     ("synchronise", re.compile(r"synchronize\(|\.query\(|empty_cache\(|barrier\(")),
-    ("data_shape", re.compile(r"\b(?:nonzero|unique|unique_consecutive|masked_select|bincount)\(|\[[^\[\]]*[<>!=]=?[^\[\]]*\]")),
+    ("data_shape", re.compile(
+        r"\b(?:nonzero|unique|unique_consecutive|masked_select|bincount)\(|\[[^\[\]]*[<>!=]=?[^\[\]]*\]")),
     ("host_read", re.compile(r"\.(?:item|tolist)\(\)|\b(?:int|float|bool)\(|^(?:if|elif|while|assert)\b")),
     ("pageable_copy", re.compile(r"non_blocking=True")),
     ("sync_copy", re.compile(

@@ -7,7 +7,8 @@ import re
 from attrs import define, field, frozen
 
 _PREFIX = re.compile(
-    r"^(?:\([^()]{1,80}\) ?)*(?:(?:ERROR|WARNING|INFO|CRITICAL) [^\[\]]{0,40}\[[^\[\]]{1,80}\] ?)?(?:\[\d{4}-\d\d-\d\d[^\]]{0,40}\] ?)?"
+    r"^(?:\([^()]{1,80}\) ?)*(?:(?:ERROR|WARNING|INFO|CRITICAL) [^\[\]]{0,40}\[[^\[\]]{1,80}\] ?)?"
+    r"(?:\[\d{4}-\d\d-\d\d[^\]]{0,40}\] ?)?"
 )
 """What servers put before each line: `(Worker_TP1 pid=4367) ERROR 06-17 11:49:59 [multiproc_executor.py:962] `."""
 _PROCESS = re.compile(r"pid=(\d{1,10})|(?:RUNTIME|ASCENDCL|GE|HCCL)\((\d{1,10}),|\(PID:(\d{1,10}),")
@@ -30,6 +31,11 @@ class Frame:
     def words(self) -> str:
         """`model.py:12 in forward: n = x.item()`."""
         return f"{self.file.rpartition('/')[2]}:{self.line} in {self.function}: {self.code}"
+
+
+def is_theirs(file: str) -> bool:
+    """Whether a frame's file is neither torch's nor Python's own."""
+    return not _NOT_THEIRS.search(file)
 
 
 def without_prefix(line: str) -> str:
@@ -74,5 +80,5 @@ class Tracebacks:
     def innermost(self, process: str) -> Frame | None:
         """The last frame that is neither torch's nor Python's own; None where there is none."""
         self._flush(process)
-        theirs = [frame for frame in self._frames.get(process, ()) if not _NOT_THEIRS.search(frame.file)]
+        theirs = [frame for frame in self._frames.get(process, ()) if is_theirs(frame.file)]
         return theirs[-1] if theirs else None

@@ -397,6 +397,27 @@ COMMANDS = {
             AS_JSON,
         ),
     ),
+    "compare-dumps": Command(
+        about="compare two dumps of one step, eager and graph, up to the first operator that differs",
+        act="npucompose.accuracy.command:act",
+        arguments=(
+            _argument("eager", metavar="EAGER", help="folder of the eager step: TorchAir's data dump or msprobe's"),
+            _argument("graph", metavar="GRAPH", help="folder of the same step of the compiled model"),
+            _argument(
+                "--listing",
+                action="append",
+                default=[],
+                metavar="FILE",
+                help="an FX graph that TorchAir left after a pass (TORCH_COMPILE_DEBUG=1), in their order; they name "
+                "passes and lines",
+            ),
+            _argument("--adapt", metavar="NAME", help="a choice of adapt=…: what its rules allow counts"),
+            _argument(
+                "--dtype", choices=("bfloat16", "float16"), metavar="DTYPE", help="of what was dumped as float32"
+            ),
+            AS_JSON,
+        ),
+    ),
     "profile": Command(about="times of kernels from a profile of an NPU", actions=PROFILE),
     "sizes": Command(about="plan which sizes of a server's steps are recorded", actions=SIZES),
 }

@@ -1,5 +1,5 @@
-"""What reads files that something else wrote about a graph or a run: installed readers, asked one after the other. Knows none
-of their forms."""
+"""What reads files that something else wrote about a graph or a run: installed readers, asked one after the other.
+Knows none of their forms."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from npucompose.results.artefacts import FileFacts
 READERS: Registry[FunctionType] = Registry(
     kind="reader of logs and dumps", base=FunctionType, group="npucompose.readers", values=True
 )
-"""Functions of a path whose result has a `sinking`, and may have the other attributes of FileFacts; ConfigError for a file
-that is not of theirs."""
+"""Functions of a path whose result has a `sinking`, and may have the other attributes of FileFacts; ConfigError for a
+file that is not of theirs."""
 
 
 def read_artefact(path: Path | str) -> FileFacts:

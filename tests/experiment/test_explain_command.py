@@ -15,8 +15,8 @@ from npucompose.arguments import command_line
 from npucompose.compose.tree import compose
 from npucompose.errors import CompileError, ConfigError
 from npucompose.experiment import explain
-from npucompose.results.graphs import DryRun
 from npucompose.results.explanation import Explanation
+from npucompose.results.graphs import DryRun
 from npucompose.results.sinking import SinkingFacts
 
 

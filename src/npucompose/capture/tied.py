@@ -12,8 +12,8 @@ from npucompose.streams.features import SAME_KERNEL
 
 
 def tied(graph: CapturedGraph, listings: tuple[FxListing, ...]) -> CapturedGraph:
-    """The graph, its kernels with node and line. What is fused, computed in several kernels, or spread over streams stays
-    without."""
+    """The graph, its kernels with node and line. What is fused, computed in several kernels, or spread over streams
+    stays without."""
     last = listings[-1:]  # what was captured is the graph after the last pass
     kernels = _by_operator(graph)
     nodes: dict[str, list[ListedNode]] = {}

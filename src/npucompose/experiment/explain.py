@@ -34,8 +34,8 @@ from npucompose.report import capture as capture_page
 from npucompose.report import explain as printing
 from npucompose.results.artefacts import CapturedGraph, FileFacts
 from npucompose.results.capture import CaptureExplanation
-from npucompose.results.graphs import DryRun, named
 from npucompose.results.explanation import Explanation
+from npucompose.results.graphs import DryRun, named
 from npucompose.schema.sections import SECTIONS
 from npucompose.table.modes import MODES, modes_that
 from npucompose.table.structure import facts_of, of_facts
@@ -141,7 +141,9 @@ def _read(files: Sequence[str]) -> list[FileFacts]:
     read = [read_artefact(path) for path in files]
     for path, one in zip(files, read, strict=True):
         if one.times is not None:
-            raise ConfigError(f"{path} is a profile of kernels: `npucompose profile import {path}` makes a table of it.")
+            raise ConfigError(
+                f"{path} is a profile of kernels: `npucompose profile import {path}` makes a table of it."
+            )
         if one.tensors is not None:
             raise ConfigError(f"{path} is a dump of tensors: `npucompose compare-dumps EAGER GRAPH` compares two.")
     if any(one.listings for one in read) and not any(one.captured for one in read):

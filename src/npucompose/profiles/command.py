@@ -1,4 +1,4 @@
-"""`npucompose profile import` and `npucompose profile check`: a table of kernels' times, and how well a profile predicts."""
+"""`npucompose profile import` and `… check`: a table of kernels' times, and how well a profile predicts."""
 
 from __future__ import annotations
 
@@ -111,7 +111,8 @@ def _left_out(profile: Profile) -> Iterator[str]:
 
 
 def _check_lines(profile: Profile, found: Sequence[HeldOut]) -> Iterator[str]:
-    yield f"{len(profile.rows)} rows of {', '.join(profile.names)}, {profile.soc}; held out in {FOLDS} parts, each row once"
+    files = ", ".join(profile.names)
+    yield f"{len(profile.rows)} rows of {files}, {profile.soc}; held out in {FOLDS} parts, each row once"
     yield from _left_out(profile)
     for one in found:
         yield ""

@@ -144,7 +144,7 @@ def quantile(values: Sequence[float], share: float) -> float:
 
 
 def bound(values: Sequence[float], share: float) -> float:
-    """The same of one more value that nobody has seen, so that an interval of few values is no narrower than they are."""
+    """The same of one more value that nobody has seen: an interval of few values is no narrower than they are."""
     place = min(max(share * (len(values) + 1) - 1, 0.0), len(values) - 1.0)
     return quantile(values, place / (len(values) - 1)) if len(values) > 1 else values[0]
 

@@ -1,5 +1,5 @@
-"""What `npucompose explain --log … --dump …` prints of captures: error codes with rule, line and fix; captured graphs with
-streams, events and kernels. Pure: reads results only."""
+"""What `npucompose explain --log … --dump …` prints of captures: error codes with rule, line and fix; captured graphs
+with streams, events and kernels. Pure: reads results only."""
 
 from __future__ import annotations
 
@@ -74,7 +74,8 @@ def _error(error: CaptureError) -> Text:
 
 def _graph(graph: CapturedGraph) -> Iterator[Row]:
     events = [event for event in graph.events if event.recorded and event.waited]
-    total = f"{graph.tasks} tasks on {len(graph.streams)} streams, {len(events)} events between them, {len(graph.kernels)} kernels"
+    total = f"{graph.tasks} tasks on {len(graph.streams)} streams, {len(graph.kernels)} of them kernels"
+    total += f", {len(events)} events between streams"
     yield Text("  graph"), Text("" if graph.model is None else str(graph.model)), Text(f"{graph.name}: {total}")
     for stream in graph.streams[:SHOWN]:
         kinds = ", ".join(f"{kind} {count}" for kind, count in sorted(stream.kinds.items(), key=lambda one: -one[1]))

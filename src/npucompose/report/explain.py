@@ -77,7 +77,9 @@ def _answer(explanation: Explanation) -> str:
 def _says_something(explanation: Explanation) -> bool:
     """A file that is about captures alone says nothing of sinking."""
     facts = explanation.sinking
-    return bool(facts.steps or facts.failure or any(verdict.value != "unknown" for verdict in facts.verdicts().values()))
+    return bool(
+        facts.steps or facts.failure or any(verdict.value != "unknown" for verdict in facts.verdicts().values())
+    )
 
 
 def render_facts(facts: SinkingFacts, console: Console) -> None:

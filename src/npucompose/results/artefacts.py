@@ -1,7 +1,7 @@
 """What files say that somebody else's runtime wrote: error codes of a capture, a captured graph, times of kernels.
 
-Readers (entry point `npucompose.readers`) make these, and `explain`, `profile` and `compare-dumps` use them; nothing here
-knows a form of a file.
+Readers (entry point `npucompose.readers`) make these, and `explain`, `profile` and `compare-dumps` use them; nothing
+here knows a form of a file.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ class CaptureError:
     """What each of them forbids, one clause."""
     fixes: tuple[str, ...]
     source: str | None = None
-    """`model.py:12 in forward: n = x.item()`: the innermost line that is neither torch's nor Python's; null where the log
-    has no traceback."""
+    """`model.py:12 in forward: n = x.item()`: the innermost line that is neither torch's nor Python's; null where the
+    log has no traceback."""
     standing: Certainty
     times: int
     """Lines of the log that have the code."""
@@ -114,6 +114,8 @@ class ListedNode:
     name: str
     operator: str
     """`aten.mm.default`."""
+    dtype: str | None = None
+    """Of its result, as torch names it: `bfloat16`; None where the listing does not say."""
     source: str | None = None
     """`model.py:12 in forward: y = a @ b`."""
 

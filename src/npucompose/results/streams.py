@@ -128,7 +128,8 @@ class ProfileUse:
     def words(self) -> str:
         """`212 rows of kernel_details.csv (ascend910b1, CANN 8.5.0) for 14 kernels, shapes for 2`."""
         more = f", shapes for {self.by_shapes}" if self.by_shapes else ""
-        return f"{self.rows} rows of {', '.join(self.files)} ({self.soc}, CANN {self.cann}) for {self.kernels} kernels{more}"
+        files = ", ".join(self.files)
+        return f"{self.rows} rows of {files} ({self.soc}, CANN {self.cann}) for {self.kernels} kernels{more}"
 
 
 @frozen(kw_only=True)

@@ -1,7 +1,7 @@
 """How long kernels take on an NPU, as profiles of it say: times of each operator by size, with an interval.
 
-Made by `npucompose profile import`, read for `streams.cost=profile`. A table is a stranger's file: it is JSON, and every
-number of it is checked.
+Made by `npucompose profile import`, read for `streams.cost=profile`. A table is a stranger's file: it is JSON, and
+every number of it is checked.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import json
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, cast
 
@@ -150,7 +151,9 @@ class ProfileTable:
                 raise ConfigError(f"{name} is no table of a profile: `npucompose profile import` writes one.")
             table = _structured(cast("dict[str, Any]", data))
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError, OverflowError) as error:
-            raise ConfigError(f"{name} is no whole table of a profile ({type(error).__name__}): import it again.") from error
+            raise ConfigError(
+                f"{name} is no whole table of a profile ({type(error).__name__}): import it again."
+            ) from error
         if problem := _problem(table):
             raise ConfigError(f"{name}: {problem}. Import the profile again.")
         return table
@@ -171,7 +174,8 @@ def _no_number(word: str) -> float:
 def _structured(data: Mapping[str, Any]) -> ProfileTable:
     families = {
         str(family): {
-            str(name): tuple(SizeTimes(**{**row, "rows": int(row["rows"])}) for row in rows) for name, rows in operators.items()
+            str(name): tuple(SizeTimes(**{**row, "rows": int(row["rows"])}) for row in rows)
+            for name, rows in operators.items()
         }
         for family, operators in data["families"].items()
     }
@@ -199,7 +203,7 @@ def _problem(table: ProfileTable) -> str | None:
             return "a size, a time or a number of rows is not positive"
         if any(not row.low_us <= row.middle_us <= row.high_us for row in rows):
             return "a median lies outside of its interval"
-        if any(before.size >= after.size for before, after in zip(rows, rows[1:], strict=False)):
+        if any(before.size >= after.size for before, after in pairwise(rows)):
             return "the sizes of an operator do not rise"
     if set(table.lines) != set(table.families):
         return "a family has no line"

@@ -132,8 +132,8 @@ class Streams:
     cost: Cost = option(
         "calibrated",
         "time of a kernel: none: unknown; roofline: estimated from shapes; calibrated: from a table, measured once on "
-        "this machine (target=cpu in the modes that capture; elsewhere roofline); measured: on this graph (target=cpu); "
-        "profile: from a profile of an NPU (`profile`), and the roofline for kernels that it lacks",
+        "this machine (target=cpu in the modes that capture; elsewhere roofline); measured: on this graph "
+        "(target=cpu); profile: from a profile of an NPU (`profile`), and the roofline for kernels that it lacks",
     )
     profile: str | None = option(
         None, "with cost=profile: the table of kernels' times that `npucompose profile import` wrote"

@@ -9,6 +9,7 @@ from attrs import evolve
 from npucompose.results.sinking import STEP_IDS, SinkingFacts, SinkingVerdict, VerdictName
 from npucompose.sinking.verdicts import BY_PATH, LEAST_STATIC
 
+
 def with_artefacts(facts: SinkingFacts | None, read: Sequence[SinkingFacts]) -> SinkingFacts:
     """What logs and dumps prove takes the place of what was derived; None: there is nothing but them.
 

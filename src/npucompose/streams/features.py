@@ -17,8 +17,8 @@ from npucompose.streams.cost import ResultSizes, flops_of, name_of
 
 PRODUCTS = ("mm", "bmm", "npu_quant_matmul", "npu_weight_quant_batchmatmul")
 SAME_KERNEL = {
-    "addmm": "mm", "mv": "mm", "addmv": "mm", "_int_mm": "npu_quant_matmul", "_scaled_mm": "npu_quant_matmul", "baddbmm": "bmm",
-    "square": "mul", "rsub": "sub", "mul_": "mul", "add_": "add", "sub_": "sub", "div_": "div", "relu_": "relu",
+    "addmm": "mm", "mv": "mm", "addmv": "mm", "_int_mm": "npu_quant_matmul", "_scaled_mm": "npu_quant_matmul",
+    "baddbmm": "bmm", "square": "mul", "rsub": "sub", "mul_": "mul", "add_": "add", "sub_": "sub", "div_": "div", "relu_": "relu",
     "copy_": "copy", "fill_": "fill", "zero_": "zeros_like", "zeros": "zeros_like", "ones": "ones_like",
 }  # fmt: skip
 """{operator of torch: the one whose kernel computes it, too}."""
@@ -72,8 +72,8 @@ def _moved(family: str, reads: Sequence[float], made: float) -> float:
 
 
 def product_flops(left: Sequence[int], right: Sequence[int], made: Sequence[int]) -> float:
-    """Operations of a matrix product, however its operands lie in memory: the product of the three sizes is the square of
-    rows x columns x depth. `product_flops((2, 3), (4, 3), (2, 4))` is 48.
+    """Operations of a matrix product, however its operands lie in memory: the product of their sizes and the result's
+    is the square of rows x columns x depth. `product_flops((2, 3), (4, 3), (2, 4))` is 48.
     """
     batch = math.prod(made[:-2]) if len(right) > 2 and len(made) > 2 else 1
     a, b, c = (math.prod(shape) for shape in (left, right, made))

@@ -225,8 +225,8 @@ def _profile_of(wanted: Streams, model: DeviceModel) -> ProfileTable | None:
     if not model.cube:
         raise PlanError(
             "no_profile",
-            f"streams.cost=profile has times of {table.soc}, and plans here are for {model.name}, which is no NPU; choices: "
-            "none, roofline, calibrated, measured.",
+            f"streams.cost=profile has times of {table.soc}, and plans here are for {model.name}, which is no NPU; "
+            "choices: none, roofline, calibrated, measured.",
         )
     return table
 

@@ -1,4 +1,4 @@
-"""How long kernels take by a table of an NPU's profile; which entries of it were used, and what the roofline had to say."""
+"""How long kernels take by a table of an NPU's profile, and which entries of it were used."""
 
 from __future__ import annotations
 
@@ -24,11 +24,9 @@ class Profiled:
     use: ProfileUse
 
 
-def profiled(
-    kernels: Sequence[fx.Node], table: ProfileTable, model: DeviceModel, sizes: ResultSizes
-) -> Profiled:
-    """A profiled kernel keeps the cores that its shapes say, and takes the launch and the time of the table; one of whose
-    family the table has nothing takes what the roofline says, and counts as sure as the others."""
+def profiled(kernels: Sequence[fx.Node], table: ProfileTable, model: DeviceModel, sizes: ResultSizes) -> Profiled:
+    """A profiled kernel keeps the cores that its shapes say, and takes the launch and the time of the table; one of
+    whose family the table has nothing takes what the roofline says, and counts as sure as the others."""
     work: list[Work] = []
     entries: dict[str, int] = {}
     whole = doubt = 0.0
