@@ -1,4 +1,4 @@
-"""msprobe's dump of one step: `dump.json` (operators with statistics), `stack.json` (their lines), `dump_tensor_data`."""
+"""msprobe's dump of one step: `dump.json` (operators with statistics), `stack.json` (their lines), tensors."""
 
 from __future__ import annotations
 

@@ -33,7 +33,8 @@ _CODES = (
 """How a code is written: (the call that failed, the runtime's words, the code)."""
 _REASON = re.compile(r"execution failed, reason=(?P<said>[^\[\]]{1,200})")
 _GENERATOR = re.compile(r"Not support Generator while in capture mode")
-_COLLECTIVE = re.compile(r"(?i)hccl|hcom")
+_COLLECTIVE = re.compile(r"libhccl\.so|\bhcom\w{0,40}_|\bHccl[A-Z]\w{1,60}")
+"""What a stack shows of a collective; a line of it may name no process."""
 
 _SOURCES = {"VA": "vllm-project/vllm-ascend", "RT": "hicann/runtime", "CANN": "hiascend.com, CANN"}
 """The abbreviations of capture/rules.yaml."""
@@ -47,6 +48,8 @@ _BY_LINE: tuple[tuple[str, re.Pattern[str]], ...] = (
     ("pageable_copy", re.compile(r"non_blocking=True")),
     ("sync_copy", re.compile(
         r"\.(?:cpu|npu|cuda|numpy|tolist|item)\(|\.to\(|\.copy_\(|torch\.(?:tensor|as_tensor|from_numpy)\(|\.pin_memory\(")),
+    ("nested_capture", re.compile(r"npu\.graph\(|capture_begin\(")),
+    ("border_event", re.compile(r"\.wait_event\(|\.wait_stream\(|\.wait\(")),
     ("unjoined_collective", re.compile(r"(?i)all_?reduce|all_?gather|reduce_?scatter|all_?to_?all|broadcast\(|dist\.")),
 )  # fmt: skip
 """(rule, what the model's line looks like then), the surest first."""
@@ -120,7 +123,7 @@ class _Log:
         one.frame = one.frame or self.tracebacks.innermost(process)
         one.times += 1
         one.in_thread |= process in self.tracebacks.in_thread
-        one.collective |= process in self.collective
+        one.collective |= not self.collective.isdisjoint((process, ""))
         if call:
             one.calls[call.rpartition("::")[2]] = None
         if words := said or self.reasons.get(process, ""):

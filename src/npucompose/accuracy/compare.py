@@ -25,7 +25,6 @@ Agreement = Literal["same bits", "within", "beyond", "statistics agree", "not du
 _RANK: tuple[Agreement, ...] = ("not dumped", "same bits", "statistics agree", "within", "another shape", "beyond")
 ORDER = ("float64", "float32", "float16", "bfloat16", "float8")
 """Of dtypes, the exact ones first."""
-NOT_DUMPED: Agreement = "not dumped"
 GOOD = ("same bits", "within", "statistics agree", "not dumped")
 
 
@@ -126,7 +125,7 @@ def _operator(
 ) -> OperatorResult:
     name = operator_name(ours)
     given = [_values(a, b, dumps, dtype, None) for a, b in _beside(theirs.inputs, ours.inputs)]
-    inputs: Agreement = max((one.agreement for one in given), key=_RANK.index, default=NOT_DUMPED)
+    inputs = _worst(given)
     same = bool(given) and all(one.agreement == "same bits" for one in given)
 
     def allowed(kind: str) -> NumericTolerance:
@@ -134,7 +133,7 @@ def _operator(
 
     made = [_values(a, b, dumps, dtype, allowed) for a, b in _beside(theirs.outputs, ours.outputs)]
     problems = [problem for one in made for problem in one.problems]
-    results: Agreement = max((one.agreement for one in made), key=_RANK.index, default=NOT_DUMPED)
+    results = _worst(made)
     if len(theirs.outputs) != len(ours.outputs) and made:
         problems.append(
             f"{len(theirs.outputs)} results in eager, {len(ours.outputs)} in the graph; the common ones count"
@@ -161,6 +160,11 @@ class _Value:
     error: float | None = 0.0
     tolerance: NumericTolerance = EXACT
     problems: tuple[str, ...] = ()
+
+
+def _worst(values: Sequence[_Value]) -> Agreement:
+    found: list[Agreement] = [one.agreement for one in values]
+    return max(found, key=_RANK.index) if found else "not dumped"
 
 
 def _beside(a: Sequence[DumpedValue], b: Sequence[DumpedValue]) -> Iterator[tuple[DumpedValue, DumpedValue]]:

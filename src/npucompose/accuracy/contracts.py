@@ -1,5 +1,5 @@
-"""How far an operator's result in a graph may be from the eager one: not at all where it only moves data and was given the
-same bits, what a rule of adaptation says where one made it, else the tolerance of its dtype."""
+"""How far an operator's result in a graph may be from the eager one: not at all where it only moves data and was given
+the same bits, what a rule of adaptation says where one made it, else the tolerance of its dtype."""
 
 from __future__ import annotations
 
@@ -8,14 +8,13 @@ from collections.abc import Mapping
 from npucompose.results.measured import EXACT, NumericTolerance, tolerance_of
 from npucompose.schema.adapt import Rewriting, RuleSet
 
-MOVES = frozenset(
-    """
+_MOVES = """
     view reshape _unsafe_view _reshape_alias permute transpose t expand slice select cat stack clone copy alias detach
     squeeze unsqueeze split split_with_sizes chunk unbind narrow gather index index_select embedding where masked_fill
-    fill constant_pad_nd scatter index_put flip roll repeat tril triu zeros zeros_like ones ones_like full full_like arange
-    contiguous flatten unflatten lift_fresh_copy slice_scatter select_scatter Embedding Identity Flatten
-    """.split()
-)
+    fill constant_pad_nd scatter index_put flip roll repeat tril triu zeros zeros_like ones ones_like full full_like
+    arange contiguous flatten unflatten lift_fresh_copy slice_scatter select_scatter Embedding Identity Flatten
+"""
+MOVES = frozenset(_MOVES.split())
 """Operators and modules whose results are bits of their operands, or constants."""
 
 

@@ -17,9 +17,10 @@ from npucompose.streams.cost import ResultSizes, flops_of, name_of
 
 PRODUCTS = ("mm", "bmm", "npu_quant_matmul", "npu_weight_quant_batchmatmul")
 SAME_KERNEL = {
-    "addmm": "mm", "mv": "mm", "addmv": "mm", "_int_mm": "npu_quant_matmul", "_scaled_mm": "npu_quant_matmul",
-    "baddbmm": "bmm", "square": "mul", "rsub": "sub", "mul_": "mul", "add_": "add", "sub_": "sub", "div_": "div", "relu_": "relu",
-    "copy_": "copy", "fill_": "fill", "zero_": "zeros_like", "zeros": "zeros_like", "ones": "ones_like",
+    "addmm": "mm", "mv": "mm", "addmv": "mm", "baddbmm": "bmm", "_int_mm": "npu_quant_matmul",
+    "_scaled_mm": "npu_quant_matmul", "square": "mul", "rsub": "sub", "mul_": "mul", "add_": "add", "sub_": "sub",
+    "div_": "div", "relu_": "relu", "copy_": "copy", "fill_": "fill", "zero_": "zeros_like", "zeros": "zeros_like",
+    "ones": "ones_like",
 }  # fmt: skip
 """{operator of torch: the one whose kernel computes it, too}."""
 UNMAPPED = "of its own"
