@@ -16,7 +16,7 @@ from npucompose.errors import ConfigError
 from npucompose.results.artefacts import CapturedGraph, FxListing
 from npucompose_extensions.device_files import captured_graphs, fx_listings
 
-LISTING = '''class <lambda>(torch.nn.Module):
+LISTING = """class <lambda>(torch.nn.Module):
     def forward(self, arg0_1: "f16[4, 4]", arg1_1: "f16[4]"):
         # File: /srv/app/model.py:12 in forward, code: y = x @ self.w
         mm: "f16[4, 4]" = torch.ops.aten.mm.default(arg0_1, arg0_1)
@@ -28,7 +28,7 @@ LISTING = '''class <lambda>(torch.nn.Module):
         # No stacktrace found for following nodes
         add = torch.ops.aten.add.Tensor(addmm, 1)
         return (add,)
-'''
+"""
 
 
 def task(name: str, kind: str, stream: int, number: int, **more: Any) -> dict[str, Any]:

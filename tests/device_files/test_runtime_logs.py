@@ -130,7 +130,9 @@ def test_another_threads_copy_and_a_communicators_stream_are_seen_in_the_log() -
 
 def test_lines_of_a_server_are_read_by_process_and_counted_together() -> None:
     other = WORKER.replace("4367", "4368").replace("TP1", "TP2")
-    mixed = zip(traceback(107030, "x.cpu()", WORKER).splitlines(), traceback(107030, "x.cpu()", other).splitlines(), strict=True)
+    mixed = zip(
+        traceback(107030, "x.cpu()", WORKER).splitlines(), traceback(107030, "x.cpu()", other).splitlines(), strict=True
+    )
     text = "".join(f"{one}\n" for pair in mixed for one in pair)
     (found,) = errors(text)
     assert (found.source, found.times) == ("model.py:31 in forward: x.cpu()", 2)
@@ -155,14 +157,18 @@ def test_a_log_of_the_runtime_without_such_a_code_has_no_error_and_other_texts_a
 
 
 def test_one_log_may_hold_ges_verdict_and_the_runtimes_error(tmp_path: Path) -> None:
-    verdict = "[INFO] TORCHAIR(1,python):x [c.cpp:246]1 Static FX graph compiled to static Ascend GE graph, graph id: 0\n"
+    verdict = (
+        "[INFO] TORCHAIR(1,python):x [c.cpp:246]1 Static FX graph compiled to static Ascend GE graph, graph id: 0\n"
+    )
     (tmp_path / "both.log").write_text(verdict + plog(107031, CODES[4][1]))
     found = FileFacts.from_read(read(tmp_path / "both.log"))
     assert (found.sinking.ge_build, [error.code for error in found.errors]) == ("static", [107031])
 
 
 def test_a_long_line_takes_no_time(tmp_path: Path) -> None:
-    text = "[ERROR] RUNTIME(1,):" + "a" * 3_000_000 + ", runtime result = 107030\n" + "(" * 200_000 + "\n" + "w" * 500_000
+    text = (
+        "[ERROR] RUNTIME(1,):" + "a" * 3_000_000 + ", runtime result = 107030\n" + "(" * 200_000 + "\n" + "w" * 500_000
+    )
     assert errors(text) == ()
 
 
