@@ -139,25 +139,28 @@ def _events(tasks: Sequence[_Task]) -> Iterator[CapturedEvent]:
         )
 
 
-def _remarks(streams: Sequence[CapturedStream], events: Sequence[CapturedEvent]) -> Iterator[str]:
+def _remarks(streams: Sequence[CapturedStream], events: Sequence[CapturedEvent]) -> list[str]:
+    remarks: list[str] = []
     continued = {one.continues for one in streams if one.continues is not None}
-    cascades = [one for one in streams if one.continues is not None]
+    cascades = [f"{one.stream} -> {one.continues}" for one in streams if one.continues is not None]
     if cascades:
-        names = ", ".join(f"{one.stream} -> {one.continues}" for one in cascades[:MOST_SHOWN])
-        yield f"{len(cascades)} streams ran full and go on in another one, each of which counts as a stream: {names}"
+        remarks.append(
+            f"{len(cascades)} streams ran full and go on in another one, each of which counts as a stream: {_some(cascades)}"
+        )
     outside = [event.event for event in events if not event.recorded]
     if outside:
-        yield (
+        remarks.append(
             f"{len(outside)} events are waited for and recorded nowhere in the graph, so that a replay waits for "
             f"what lies outside: {_some(outside)}"
         )
     unused = [event.event for event in events if not event.waited]
     if unused:
-        yield f"{len(unused)} events are recorded and waited for nowhere in the graph: {_some(unused)}"
+        remarks.append(f"{len(unused)} events are recorded and waited for nowhere in the graph: {_some(unused)}")
     bound = {stream for event in events for stream in (*event.recorded, *event.waited)}
     loose = [str(one.stream) for one in streams if one.stream not in bound and one.stream not in continued]
     if len(streams) > 1 and loose:
-        yield f"{len(loose)} streams record no event and wait for none: {_some(loose)}"
+        remarks.append(f"{len(loose)} streams record no event and wait for none: {_some(loose)}")
+    return remarks
 
 
 def _some(names: Sequence[str]) -> str:

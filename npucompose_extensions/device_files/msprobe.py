@@ -128,6 +128,10 @@ def _line(frames: Any) -> str | None:
     for frame in cast("list[Any]", frames) if isinstance(frames, list) else ():
         found = _FRAME.match(frame) if isinstance(frame, str) else None
         if found is not None and is_theirs(found["file"]) and "/msprobe/" not in found["file"]:
-            file = found["file"].rpartition("/")[2]
-            return f"{file}:{found['line']} in {found['function'].strip()}: {found['code'].strip()}"
+            return _words(found)
     return None
+
+
+def _words(frame: re.Match[str]) -> str:
+    file = frame["file"].rpartition("/")[2]
+    return f"{file}:{frame['line']} in {frame['function'].strip()}: {frame['code'].strip()}"

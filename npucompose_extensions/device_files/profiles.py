@@ -94,9 +94,9 @@ def _row(line: int, row: Mapping[str, str]) -> KernelTime | str:
     try:
         us = float(row["us"])
     except ValueError:
-        return "no time"
+        return "no number as its time"
     if not 0 < us < 1e12:
-        return "no time"
+        return "no time of a kernel"
     inputs, outputs = _shapes(row["inputs"]), _shapes(row["outputs"])
     if inputs is None or outputs is None or not (inputs or outputs):
         return "no shapes"

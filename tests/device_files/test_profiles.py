@@ -90,7 +90,7 @@ def test_what_is_left_out_is_counted_with_its_reason() -> None:
     )
     assert len(found.rows) == 1
     assert found.left_out == {
-        "HCCL: not on the AI cores": 1, "AI_CPU: not on the AI cores": 1, "no shapes": 1, "no time": 2, "no operator type": 1,
+        "HCCL: not on the AI cores": 1, "AI_CPU: not on the AI cores": 1, "no shapes": 1, "no time of a kernel": 2, "no operator type": 1,
     }  # fmt: skip
 
 

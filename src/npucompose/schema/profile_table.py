@@ -150,11 +150,12 @@ class ProfileTable:
             if not isinstance(data, dict) or cast("dict[str, Any]", data).get("schema") != SCHEMA:
                 raise ConfigError(f"{name} is no table of a profile: `npucompose profile import` writes one.")
             table = _structured(cast("dict[str, Any]", data))
+            problem = _problem(table)
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError, OverflowError) as error:
             raise ConfigError(
                 f"{name} is no whole table of a profile ({type(error).__name__}): import it again."
             ) from error
-        if problem := _problem(table):
+        if problem:
             raise ConfigError(f"{name}: {problem}. Import the profile again.")
         return table
 
