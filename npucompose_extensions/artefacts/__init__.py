@@ -23,7 +23,7 @@ from npucompose_extensions.device_files import (
     tensor_dumps,
 )
 
-__all__ = ["FORMS", "Artefact", "GraphRead", "Mark", "read"]
+__all__ = ["EVERY_FORM", "FORMS", "Artefact", "GraphRead", "Mark", "read"]
 
 READERS = (dumps.read_listing, dumps.read_dump, logs.read)
 """Each returns None for a text that is not of its forms, and raises ConfigError for one that is and is cut off."""
@@ -33,6 +33,8 @@ FOLDER_READERS = (msprobe, tensor_dumps)
 """Of folders; each has a FORM and a `read` of a path, which returns None for a folder that is not of its form."""
 DEVICE_READERS = (captured_graphs, fx_listings, profiles, runtime_logs)
 """Asked where none of READERS knows the text; each has a FORM and a `read` like theirs, of FileFacts."""
+EVERY_FORM = (*FORMS.values(), *(reader.FORM for reader in DEVICE_READERS))
+"""What a text may be, in words."""
 
 
 def read(path: Path | str, *, limit: int = LIMIT_BYTES) -> Artefact | FileFacts:
@@ -54,7 +56,7 @@ def read(path: Path | str, *, limit: int = LIMIT_BYTES) -> Artefact | FileFacts:
     except (RecursionError, MemoryError):  # the latter: deeper than Python's parser goes
         raise ConfigError(f"{path} nests too deep to be read.") from None
     first = next((line.strip() for line in text.splitlines() if line.strip()), "")
-    forms = "; ".join((*FORMS.values(), *(reader.FORM for reader in DEVICE_READERS)))
+    forms = "; ".join(EVERY_FORM)
     raise ConfigError(f"{path} is no artefact that is read here. It begins with {first[:80]!r}. What is read: {forms}.")
 
 

@@ -69,7 +69,7 @@ SOC = argument("--soc", required=True, metavar="NAME", help="the device of the p
 PROFILES = argument("files", nargs="+", metavar="FILE", help="kernel_details.csv or op_summary_*.csv of one device")
 PROFILE = {
     "import": Command(
-        about="make a table of kernels' times, with intervals, for streams.cost=profile",
+        about="make a table of kernels' times, with intervals, for streams.profile",
         act="npucompose.profiles.command:act_import",
         arguments=(
             PROFILES,

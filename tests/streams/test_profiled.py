@@ -1,4 +1,4 @@
-"""streams.cost=profile: kernels take the times of an NPU's profile, and the prediction says which rows it used."""
+"""streams.profile: kernels take the times of an NPU's profile, and the prediction says which rows it used."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ TABLE = ProfileTable(
 @pytest.fixture
 def wanted(tmp_path: Path) -> Streams:
     (tmp_path / "times.json").write_text(TABLE.as_text())
-    return Streams(cost="profile", profile=str(tmp_path / "times.json"), min_gain=0)
+    return Streams(profile=str(tmp_path / "times.json"), min_gain=0)
 
 
 def problem_of(wanted: Streams, model: DeviceModel = ATLAS_A2) -> Problem:
@@ -135,7 +135,8 @@ def test_a_table_is_checked_before_anything_is_compiled_and_is_part_of_the_key(w
         planner.check()
 
 
-@pytest.mark.parametrize("given", [{"cost": "profile"}, {"cost": "roofline", "profile": "times.json"}])
-def test_the_cost_and_its_table_are_named_together(given: dict[str, str]) -> None:
-    with pytest.raises(ValueError, match="one needs the other"):
-        Streams(**given)  # type: ignore[arg-type]
+def test_a_table_beside_another_cost_is_refused() -> None:
+    with pytest.raises(
+        ValueError, match="'profile' is a table for 'cost: calibrated', and 'cost: roofline' asks for none"
+    ):
+        Streams(cost="roofline", profile="times.json")

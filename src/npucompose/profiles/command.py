@@ -47,7 +47,7 @@ def act_import(arguments: argparse.Namespace) -> int:
     """Write the table; exit status 2 and one paragraph where a file is no profile."""
     if not VERSION.fullmatch(arguments.cann):
         raise ConfigError(f"--cann {arguments.cann!r} is no version of CANN: write it as in 8.5.0.")
-    profile = _profile(arguments.files, arguments.soc)
+    profile = profile_of(arguments.files, arguments.soc)
     table = made_of(profile.rows, soc=profile.soc, cann=arguments.cann, files=profile.names, ratio=profile.ratio)
     out = Path(arguments.out or OUT)
     out.write_text(table.as_text(), encoding="utf-8")
@@ -57,7 +57,7 @@ def act_import(arguments: argparse.Namespace) -> int:
 
 def act_check(arguments: argparse.Namespace) -> int:
     """Print how far predictions of held-out rows are off; 0 whatever comes out."""
-    profile = _profile(arguments.files, arguments.soc)
+    profile = profile_of(arguments.files, arguments.soc)
     if len(profile.rows) < FEWEST_ROWS:
         raise ConfigError(
             f"{', '.join(profile.names)}: {len(profile.rows)} kernels on the AI cores are too few to hold some out; "
@@ -72,7 +72,7 @@ def act_check(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _profile(files: Sequence[str], soc: str) -> Profile:
+def profile_of(files: Sequence[str], soc: str) -> Profile:
     known = soc_of(soc)
     if known is None:
         raise ConfigError("--soc names the device of the profile, as in --soc ascend910b1.")
@@ -101,7 +101,7 @@ def _table_lines(table: ProfileTable, profile: Profile, out: Path) -> Iterator[s
         yield f"{family:16} {len(operators):9} {len(entries):6} {rows:6}   {factors}"
     repeats = table.repeats
     yield f"one kernel from call to call: x {repeats.low:.2f} to x {repeats.high:.2f} ({repeats.rows} rows)"
-    yield f"use it: passes=stream_plan streams.cost=profile streams.profile={out}"
+    yield f"use it: passes=stream_plan streams.profile={out}"
 
 
 def _left_out(profile: Profile) -> Iterator[str]:

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from attrs import field, frozen
 
-from npucompose.schema.streams import DEFAULT_STREAM, Cores, Cost
+from npucompose.schema.streams import DEFAULT_STREAM, Cores, CostSource
 
 
 @frozen(kw_only=True)
@@ -138,7 +138,7 @@ class Prediction:
 
     device: str
     """Name of the device model."""
-    cost: Cost
+    cost: CostSource
     plan_us: float
     serial_us: float
     critical_us: float

@@ -1,6 +1,6 @@
 """How long kernels take on an NPU, as profiles of it say: times of each operator by size, with an interval.
 
-Made by `npucompose profile import`, read for `streams.cost=profile`. A table is a stranger's file: it is JSON, and
+Made by `npucompose profile import`, read for `streams.profile`. A table is a stranger's file: it is JSON, and
 every number of it is checked.
 """
 

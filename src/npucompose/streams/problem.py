@@ -19,7 +19,7 @@ from npucompose.graphs.effects import core_limits, has_only_limits, is_collectiv
 from npucompose.schema.capabilities import Capabilities, Clocked
 from npucompose.schema.cost_table import CostTable
 from npucompose.schema.profile_table import ProfileTable
-from npucompose.schema.streams import Cores, Cost, Streams
+from npucompose.schema.streams import Cores, CostSource, Streams
 from npucompose.streams import dag, explicit, gangs
 from npucompose.streams.calibrated import Calibrated, calibrated
 from npucompose.streams.cost import ResultSizes, clocked, elements_of, measured, roofline, work_of
@@ -177,8 +177,10 @@ class Problem:
         return measured(self.graph, self.needed) if self.clocked is None else work_of(self.clocked, self.needed)
 
     @property
-    def cost(self) -> Cost:
+    def cost(self) -> CostSource:
         """How long kernels take, by what: a machine without a table falls back on their shapes."""
+        if self.profile is not None:
+            return "profile"
         return "roofline" if self.wanted.cost == "calibrated" and self.table is None else self.wanted.cost
 
     @cached_property
@@ -225,8 +227,8 @@ def _profile_of(wanted: Streams, model: DeviceModel) -> ProfileTable | None:
     if not model.cube:
         raise PlanError(
             "no_profile",
-            f"streams.cost=profile has times of {table.soc}, and plans here are for {model.name}, which is no NPU; "
-            "choices: none, roofline, calibrated, measured.",
+            f"streams.profile has times of {table.soc}, and plans here are for {model.name}, which is no NPU; "
+            "leave it out there.",
         )
     return table
 
