@@ -1,5 +1,8 @@
-"""How well a genuine profile of an NPU predicts itself: `python -m benchmarks.public_profile kernel_details.csv --soc a2
---source "repository, commit, path" --write` puts the figures into docs/device_files.md. The profile stays outside."""
+"""How well a genuine profile of an NPU predicts itself.
+
+`python -m benchmarks.public_profile kernel_details.csv --soc a2 --source "repository, commit, path" --write` puts the
+figures into docs/device_files.md. The profile stays outside.
+"""
 
 from __future__ import annotations
 

@@ -145,7 +145,7 @@ def _remarks(streams: Sequence[CapturedStream], events: Sequence[CapturedEvent])
     cascades = [f"{one.stream} -> {one.continues}" for one in streams if one.continues is not None]
     if cascades:
         remarks.append(
-            f"{len(cascades)} streams ran full and go on in another one, each of which counts as a stream: {_some(cascades)}"
+            f"{len(cascades)} streams ran full and go on in another one, which counts, too: {_some(cascades)}"
         )
     outside = [event.event for event in events if not event.recorded]
     if outside:

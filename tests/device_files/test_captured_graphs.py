@@ -155,8 +155,10 @@ def test_a_listing_alone_says_nothing_of_a_capture(tmp_path: Path, capsys: pytes
 numbers = st.one_of(st.integers(-(2**70), 2**70), st.text(max_size=3), st.none(), st.booleans(), st.floats())
 
 
-@given(st.lists(st.fixed_dictionaries({"Stream Id": numbers, "Task Id": numbers, "Task Type": numbers, "Numblocks": numbers}),
-                min_size=1, max_size=4))  # fmt: skip
+numbered = st.fixed_dictionaries(dict.fromkeys(("Stream Id", "Task Id", "Task Type", "Numblocks"), numbers))
+
+
+@given(st.lists(numbered, min_size=1, max_size=4))
 def test_any_numbers_are_read_or_refused(tasks: list[dict[str, Any]]) -> None:
     text = json.dumps([{"name": "Add_1", "args": args} for args in tasks])
     try:

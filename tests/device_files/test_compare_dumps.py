@@ -1,4 +1,4 @@
-"""Two dumps of one step: as TorchAir, GE and msprobe write them, compared up to the first operator beyond its contract."""
+"""Two dumps of one step, as TorchAir, GE and msprobe write them, up to the first operator beyond its contract."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def ge(folder: Path, calls: Sequence[Call]) -> Path:
 def msprobe(folder: Path, calls: Sequence[Call], *, tensors: bool = True, lines: bool = True) -> Path:
     (folder / "dump_tensor_data").mkdir(parents=True)
     data: dict[str, Any] = {}
-    for node, operator, inputs, outputs in calls:
+    for _, operator, inputs, outputs in calls:
         name = f"Torch.{operator.split('.')[1]}.0.forward"
         data[name] = {
             "input_args": [value(folder, f"{name}.input.{at}.pt", one, tensors) for at, one in enumerate(inputs)],
@@ -277,10 +277,8 @@ def test_a_folder_is_no_file_that_explain_takes(tmp_path: Path, capsys: pytest.C
 
 def test_a_dump_of_torchairs_own_dumper_is_read(tmp_path: Path) -> None:
     """The names of its files, as `torchair/fx_dumper.py` of torch_npu 2.13.0 makes them, lists of tensors included."""
-    names = ("cat-aten.cat.default.INPUT.0.0.20261125101500123456.npy", "cat-aten.cat.default.INPUT.0.1.20261125101500123456.npy",
-             "cat-aten.cat.default.INPUT.1.20261125101500123456.npy", "cat-aten.cat.default.OUTPUT.0.20261125101500123456.npy")  # fmt: skip
-    for name in names:
-        np.save(tmp_path / name, X)
+    for slot in ("INPUT.0.0", "INPUT.0.1", "INPUT.1", "OUTPUT.0"):
+        np.save(tmp_path / f"cat-aten.cat.default.{slot}.20261125101500123456.npy", X)
     (found,) = read(tmp_path).tensors.operators  # type: ignore[union-attr]
     assert (found.name, found.operator) == ("cat", "aten.cat.default")
     assert ([one.slot for one in found.inputs], [one.slot for one in found.outputs]) == (["0.0", "0.1", "1"], ["0"])

@@ -90,7 +90,8 @@ def test_what_is_left_out_is_counted_with_its_reason() -> None:
     )
     assert len(found.rows) == 1
     assert found.left_out == {
-        "HCCL: not on the AI cores": 1, "AI_CPU: not on the AI cores": 1, "no shapes": 1, "no time of a kernel": 2, "no operator type": 1,
+        "HCCL: not on the AI cores": 1, "AI_CPU: not on the AI cores": 1, "no shapes": 1, "no time of a kernel": 2,
+        "no operator type": 1,
     }  # fmt: skip
 
 
@@ -156,7 +157,8 @@ def test_beyond_the_sizes_of_an_operator_its_family_says_the_slope() -> None:
     found = ProfileTable(
         soc="a", cann="b", files=("f",), rows=2, flops_per_byte=RATIO,
         families={"pointwise": {"abs": (SizeTimes(size=1e3, low_us=2, middle_us=2, high_us=2, rows=9),)}},
-        lines={"pointwise": Line(start_us=1.5, us_per_byte=1e-3)}, repeats=Interval(low=1, high=1, rows=0), new_sizes={},
+        lines={"pointwise": Line(start_us=1.5, us_per_byte=1e-3)}, new_sizes={},
+        repeats=Interval(low=1, high=1, rows=0),
     )  # fmt: skip
 
     def at(size: float) -> float:

@@ -1,4 +1,4 @@
-"""Error codes of a capture in logs: each public code, as the runtime's plog and as torch_npu's error with a traceback."""
+"""Error codes of a capture in logs: each public code, as the runtime's plog and as torch_npu's error."""
 
 from __future__ import annotations
 
@@ -20,17 +20,19 @@ CODES: list[tuple[int, str, str, str, str]] = [
     # code, the call and the runtime's words, the model's line, the rule by the plog alone, by the line
     (107025, "rtStreamEndCapture:ErrCode=107025, desc=[capture model contains a stream that was not joined]",
      "dist.all_reduce(y, async_op=True)", "", "unjoined_collective"),
-    (107027, "rtStreamSynchronize:ErrCode=107027, desc=[stream is captured]", "n = lengths.max().item()", "", "host_read"),
-    (107029, "rtStreamEndCapture:ErrCode=107029, desc=[stream is not in capture status]", "group.begin()", "not_capturing",
+    (107027, "rtStreamSynchronize:ErrCode=107027, desc=[stream is captured]", "n = lengths.max().item()", "",
+     "host_read"),
+    (107029, "rtStreamEndCapture:ErrCode=107029, desc=[stream is not capturing]", "group.begin()", "not_capturing",
      "not_capturing"),
     (107030, "rtMemcpy:ErrCode=107030, desc=[the current capture mode does not support this operation]",
      "mask = mask.cpu()", "", "sync_copy"),
-    (107031, "rtKernelLaunch:ErrCode=107031, desc=[implicit dependency]", "y = x + 1", "default_stream", "default_stream"),
+    (107031, "rtKernelLaunch:ErrCode=107031, desc=[implicit dependency]", "y = x + 1", "default_stream",
+     "default_stream"),
     (107032, "rtStreamWaitEvent:ErrCode=107032, desc=[capture conflict]", "side.wait_event(ready)", "border_event",
      "border_event"),
     (107033, "rtsStreamEndTaskGrp:ErrCode=107033, desc=[task group status error]", "handle = end(stream)", "task_group",
      "task_group"),
-    (107036, "rtStreamEndCapture:ErrCode=107036, desc=[the capture was not initiated in this stream]", "graph.capture_end()",
+    (107036, "rtStreamEndCapture:ErrCode=107036, desc=[not initiated in this stream]", "graph.capture_end()",
      "unmatched_end", "unmatched_end"),
     (107038, "rtStreamEndCapture:ErrCode=107038, desc=[the thread of end and begin is not the same]",
      "graph.capture_end()", "wrong_thread", "wrong_thread"),
@@ -44,7 +46,7 @@ CODES: list[tuple[int, str, str, str, str]] = [
 def plog(code: int, said: str) -> str:
     return (
         f"[ERROR] RUNTIME(8099,4):2026-07-11-15:11:05.293.967 [api_c.cc:1081]8099 {said}, InnerCode=0x7030000\n"
-        f"[ERROR] ASCENDCL(8099,4):2026-07-11-15:11:05.294.152 [model.cpp:60]8099 theCall:it failed, runtime result = {code}\n"
+        f"[ERROR] ASCENDCL(8099,4):2026-07-11-15:11:05.294.152 [m.cpp:60]8099 call:it failed, runtime result = {code}\n"
     )
 
 
@@ -60,7 +62,7 @@ def traceback(code: int, line: str, prefix: str = "") -> str:
         "    ^^^^^^^^",
         '  File "/usr/local/lib/python3.11/site-packages/torch_npu/npu/graphs.py", line 75, in end',
         "    _end(stream)",
-        f"RuntimeError: end:torch_npu/csrc/npu/Graph.cpp:48 NPU function error: c10_npu::acl::AclCall(stream), error code is {code}",
+        f"RuntimeError: end:Graph.cpp:48 NPU function error: c10_npu::acl::AclCall(stream), error code is {code}",
         "[ERROR] 2026-06-17-11:49:59 (PID:4367, Device:1, RankID:-1) ERR00100 PTA call acl api failed",
         "EE9999[PID: 4367] 2026-06-17-11:49:59.333.923 (EE9999):  it failed",
         "        TraceBack (most recent call last):",

@@ -268,7 +268,13 @@ def expanded(path: Path) -> None:
 
 
 TENSOR_CASES = (
-    Case(TENSORS, "there is no such file", lambda folder: tensors.load(folder / "x.npy"), "there is no such file", "cannot be read"),
+    Case(
+        TENSORS,
+        "there is no such file",
+        lambda folder: tensors.load(folder / "x.npy"),
+        "there is no such file",
+        "cannot be read",
+    ),
     Case(
         TENSORS,
         "a tensor of more than {MOST_BYTES:,} is not read",
@@ -290,9 +296,27 @@ TENSOR_CASES = (
         "holds object and no numbers",
         "it is cut off",
     ),
-    Case(TENSORS, "it is cut off", npy(header("(1000000000000,)") + b"\0" * 8), "says 4,000,000,000,000 bytes", "MemoryError"),
-    Case(TENSORS, "which torch has not", file("x.npy", lambda path: np.save(path, np.zeros(2, "f16"))), "holds float128, which torch has not", "TypeError"),
-    Case(TENSORS, "is no file of torch.save", file("x.pt", lambda path: path.write_bytes(pickle.dumps(Opens()))), "is no file of torch.save", "BadZipFile"),
+    Case(
+        TENSORS,
+        "it is cut off",
+        npy(header("(1000000000000,)") + b"\0" * 8),
+        "says 4,000,000,000,000 bytes",
+        "MemoryError",
+    ),
+    Case(
+        TENSORS,
+        "which torch has not",
+        file("x.npy", lambda path: np.save(path, np.zeros(2, "f16"))),
+        "holds float128, which torch has not",
+        "TypeError",
+    ),
+    Case(
+        TENSORS,
+        "is no file of torch.save",
+        file("x.pt", lambda path: path.write_bytes(pickle.dumps(Opens()))),
+        "is no file of torch.save",
+        "BadZipFile",
+    ),
     Case(TENSORS, "packed or overlong", file("x.pt", packed), "holds packed or overlong parts"),
     Case(
         TENSORS,
@@ -307,7 +331,13 @@ TENSOR_CASES = (
         "is not loaded: it holds something else than tensors (UnpicklingError)",
         "UnpicklingError",
     ),
-    Case(TENSORS, "and one dense tensor", file("x.pt", lambda path: torch.save([torch.zeros(4)], path)), "holds a list, and one dense tensor is read", "AttributeError"),
+    Case(
+        TENSORS,
+        "and one dense tensor",
+        file("x.pt", lambda path: torch.save([torch.zeros(4)], path)),
+        "holds a list, and one dense tensor is read",
+        "AttributeError",
+    ),
     Case(TENSORS, "holds a tensor of more", file("x.pt", expanded), "holds a tensor of more than 1,073,741,824 bytes"),
 )  # fmt: skip
 

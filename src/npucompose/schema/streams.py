@@ -134,8 +134,8 @@ class Streams:
     cost: Cost = option(
         "calibrated",
         "time of a kernel: none: unknown; roofline: estimated from shapes; calibrated: from a table, measured once on "
-        "this machine (target=cpu in the modes that capture) or of an NPU (`profile`; elsewhere roofline); measured: on "
-        "this graph (target=cpu)",
+        "this machine (target=cpu in the modes that capture) or of an NPU (`profile`; elsewhere roofline); measured: "
+        "on this graph (target=cpu)",
     )
     profile: str | None = option(
         None, "a table of an NPU's kernels, which `npucompose profile` wrote, for cost=calibrated"
