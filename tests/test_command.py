@@ -42,7 +42,14 @@ def paths(commands: Mapping[str, Command] = COMMANDS) -> Iterator[list[str]]:
 @pytest.mark.parametrize("words", [one for one in paths() if one != ["run"]], ids=" ".join)
 def test_what_a_command_does_not_know_it_refuses_itself(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     """With words that stand for all that it wants."""
-    wanted = {"list": ["modes"], "new": ["pass", "x"], "fetch": ["torch_npu"], "completion": ["bash"]}
+    wanted = {
+        "list": ["modes"],
+        "new": ["pass", "x"],
+        "fetch": ["torch_npu"],
+        "completion": ["bash"],
+        "compare-dumps": ["eager", "graph"],
+        "profile": ["file", "--soc", "a2", *(["--cann", "8"] if words[-1] == "import" else [])],
+    }
     given = wanted.get(words[0], [])
     if words[0] in ("recipe", "device-kit", "sizes", "protocol"):
         given = ["--to", "2.14.0", "file"] if words[-1] in ("migrate", "export") else ["file"]
@@ -142,6 +149,8 @@ def test_the_command_line_is_that_of_the_process_where_none_is_given(
             "device-kit",
             "recipe",
             "protocol",
+            "compare-dumps",
+            "profile",
             "sizes",
         )
     )

@@ -1,34 +1,70 @@
-"""Logs and graph dumps that TorchAir, GE and torch wrote, read as facts. Pure text: nothing is imported or run."""
+"""Logs and graph dumps that TorchAir, GE and torch wrote, read as facts. Pure text: nothing is imported or run.
+
+`read` takes every form, those of `device_files` too.
+"""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+from attrs import evolve
+
 from npucompose.errors import ConfigError
+from npucompose.results.artefacts import FileFacts
 from npucompose_extensions.artefacts import dumps, logs
 from npucompose_extensions.artefacts.artefact import FORMS, Artefact, GraphRead, Mark
 from npucompose_extensions.artefacts.text import LIMIT_BYTES, text_of
+from npucompose_extensions.device_files import (
+    captured_graphs,
+    fx_listings,
+    msprobe,
+    profiles,
+    runtime_logs,
+    tensor_dumps,
+)
 
-__all__ = ["FORMS", "Artefact", "GraphRead", "Mark", "read"]
+__all__ = ["EVERY_FORM", "FORMS", "Artefact", "GraphRead", "Mark", "read"]
 
 READERS = (dumps.read_listing, dumps.read_dump, logs.read)
 """Each returns None for a text that is not of its forms, and raises ConfigError for one that is and is cut off."""
 
 
-def read(path: Path | str, *, limit: int = LIMIT_BYTES) -> Artefact:
+FOLDER_READERS = (msprobe, tensor_dumps)
+"""Of folders; each has a FORM and a `read` of a path, which returns None for a folder that is not of its form."""
+DEVICE_READERS = (captured_graphs, fx_listings, profiles, runtime_logs)
+"""Asked where none of READERS knows the text; each has a FORM and a `read` like theirs, of FileFacts."""
+EVERY_FORM = (*FORMS.values(), *(reader.FORM for reader in DEVICE_READERS))
+"""What a text may be, in words."""
+
+
+def read(path: Path | str, *, limit: int = LIMIT_BYTES) -> Artefact | FileFacts:
     """What the file says, its form recognised by its content.
 
-    ConfigError for a file that is not there, is binary, is larger than `limit` bytes, is cut off, or is none of FORMS.
+    ConfigError for a file that is not there, is binary, is larger than `limit` bytes, is cut off, or is of no form.
     """
     path = Path(path)
+    if path.is_dir():
+        return _folder(path)
     text = text_of(path, limit)
     try:
-        for reader in READERS:
-            found = reader(text, path.name)
-            if found is not None:
-                return found
+        if found := next(filter(None, (reader(text, path.name) for reader in READERS)), None):
+            more = runtime_logs.read(text, path.name)  # one log may hold GE's lines and the runtime's
+            return found if more is None or not more.errors else evolve(more, sinking=found.sinking)
+        for reader in DEVICE_READERS:
+            if (facts := reader.read(text, path.name)) is not None:
+                return facts
     except (RecursionError, MemoryError):  # the latter: deeper than Python's parser goes
         raise ConfigError(f"{path} nests too deep to be read.") from None
     first = next((line.strip() for line in text.splitlines() if line.strip()), "")
-    forms = "; ".join(FORMS.values())
+    forms = "; ".join(EVERY_FORM)
     raise ConfigError(f"{path} is no artefact that is read here. It begins with {first[:80]!r}. What is read: {forms}.")
+
+
+def _folder(path: Path) -> FileFacts:
+    for reader in FOLDER_READERS:
+        if (tensors := reader.read(path)) is not None:
+            return FileFacts(tensors=tensors)
+    inside = sorted(one.name for one in path.iterdir() if one.is_dir())[:8]
+    below = f" It has the folders {', '.join(inside)}: give the one of a single step and rank." if inside else ""
+    forms = "; ".join(reader.FORM for reader in FOLDER_READERS)
+    raise ConfigError(f"{path} is no dump that is read here. What is read: {forms}.{below}")

@@ -6,13 +6,12 @@ from __future__ import annotations
 
 import argparse
 import pkgutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from attrs import evolve, field, frozen
-
 from npucompose.errors import ConfigError, did_you_mean, unknown
+from npucompose.file_commands import AS_JSON, COMPARE_DUMPS, PROFILE, SIZES, Command, argument, flag, one_of
 from npucompose.version import __version__
 
 CONFIG_DIR = ("--config-dir", "-cd")
@@ -61,26 +60,6 @@ class _Variables(argparse.Action):
         setattr(namespace, self.dest, {**getattr(namespace, self.dest), values: variable(values)})
 
 
-@frozen
-class Argument:
-    """As argparse takes it; `choices` may be a function, called when the command is asked for."""
-
-    names: tuple[str, ...]
-    settings: Mapping[str, Any]
-    one_of: bool = False
-    """Such arguments of a command exclude each other."""
-
-
-@frozen(kw_only=True)
-class Command:
-    about: str
-    act: str = ""
-    """The function, "module:function"; empty for what is not called by its arguments."""
-    arguments: tuple[Argument, ...] = ()
-    actions: Mapping[str, Command] = field(factory=dict[str, "Command"])
-    """Commands below it, in its place."""
-
-
 def command_line(asked: str | None) -> argparse.ArgumentParser:
     """Every command; only the one that is asked for brings its arguments: `doctor` loads no table of `list`."""
     parser = ArgumentParser(prog="npucompose", description="YAML in, a verified compiled graph out.")
@@ -109,18 +88,6 @@ def _declare(parser: argparse.ArgumentParser, command: Command) -> None:
         parser.set_defaults(act=lambda arguments: pkgutil.resolve_name(command.act)(arguments))
 
 
-def _argument(*names: str, **settings: Any) -> Argument:
-    return Argument(names, settings)
-
-
-def _flag(name: str, about: str) -> Argument:
-    return Argument((name,), {"action": "store_true", "help": about})
-
-
-def _one_of(*arguments: Argument) -> tuple[Argument, ...]:
-    return tuple(evolve(one, one_of=True) for one in arguments)
-
-
 def _kinds() -> tuple[str, ...]:
     from npucompose.report.listing import kinds
 
@@ -137,79 +104,76 @@ def _sortable() -> tuple[str, ...]:
     return (*MEASURED, "status")
 
 
-ENV = _argument(
+ENV = argument(
     "--env", metavar="NAME", action=_Variables, default={},
     help="allow ${oc.env:NAME} to read this variable, on this command line and in the files of --config-dir",
 )  # fmt: skip
 RUN_FLAGS = (
-    _flag("--quiet", "print only the result lines: no progress, no warnings; errors go to stderr"),
-    _flag("--dry-run", "show what would run and what the store already has; run and write nothing"),
+    flag("--quiet", "print only the result lines: no progress, no warnings; errors go to stderr"),
+    flag("--dry-run", "show what would run and what the store already has; run and write nothing"),
     ENV,
-    _flag("--force", "run again what the store already has, including every job of a sweep"),
+    flag("--force", "run again what the store already has, including every job of a sweep"),
 )
 """Of `npucompose run`, beside those of Hydra."""
-OVERRIDES = _argument("overrides", nargs="*", help="the experiment: group=choice key=value …")
-ADDED = _argument(*CONFIG_DIR, action="append", default=[], help="a folder with choices of your own")
-OTHER_FILE = _argument("--config-name", "-cn", default="config", help="a file to use instead of config.yaml")
+OVERRIDES = argument("overrides", nargs="*", help="the experiment: group=choice key=value …")
+ADDED = argument(*CONFIG_DIR, action="append", default=[], help="a folder with choices of your own")
+OTHER_FILE = argument("--config-name", "-cn", default="config", help="a file to use instead of config.yaml")
 EXPERIMENT = (OVERRIDES, ADDED, OTHER_FILE, ENV)
-AS_JSON = _flag("--json", "print JSON")
 DOCTOR = (
     AS_JSON,
-    _flag("--calibrate", "first measure again how long kernels take here (streams.cost=calibrated)"),
+    flag("--calibrate", "first measure again how long kernels take here (streams.cost=calibrated)"),
 )
-TRUST = _flag("--trust", "import the model that the recipe names (model=python)")
-OUT = _argument("--out", metavar="FILE", help="write to this file instead of the screen")
-LOCK = _argument("lock", type=Path, help="the file, or a run's folder")
+TRUST = flag("--trust", "import the model that the recipe names (model=python)")
+OUT = argument("--out", metavar="FILE", help="write to this file instead of the screen")
+LOCK = argument("lock", type=Path, help="the file, or a run's folder")
 ALONE = "; without overrides nothing is compiled and the answer comes from the file alone"
 
 EXPLAIN = (
     *EXPERIMENT,
-    _argument("--log", action="append", default=[], metavar="FILE", help=f"a log of TorchAir, GE or torch{ALONE}"),
-    _argument("--dump", action="append", default=[], metavar="FILE", help=f"a dump of a GE graph{ALONE}"),
-    _flag("--options", "print every value of the experiment and where it was set instead"),
-    _argument("--under", default="", metavar="PATH", help="with --options: only values below this path"),
-    _flag("--adapt", "show what the rules of adapt=… would do, as a diff; changes nothing"),
-    _flag("--capture", "say whether the model would be captured as an NPU graph, and which lines prevent it"),
+    argument("--log", action="append", default=[], metavar="FILE", help=f"a log of TorchAir, GE or torch{ALONE}"),
+    argument("--dump", action="append", default=[], metavar="FILE", help=f"a dump of a GE graph{ALONE}"),
+    flag("--options", "print every value of the experiment and where it was set instead"),
+    argument("--under", default="", metavar="PATH", help="with --options: only values below this path"),
+    flag("--adapt", "show what the rules of adapt=… would do, as a diff; changes nothing"),
+    flag("--capture", "say whether the model would be captured as an NPU graph, and which lines prevent it"),
     AS_JSON,
 )
 LIST = (
-    _argument(
+    argument(
         "kind", choices=_kinds, metavar="KIND", help="a group (`mode` or `modes`), keys, options (TorchAir's), socs, …"
     ),
     ADDED,
-    _argument("--under", default="", metavar="PATH", help="for options: only those below this path"),
-    _argument(
+    argument("--under", default="", metavar="PATH", help="for options: only those below this path"),
+    argument(
         "--torch-npu",
         metavar="VERSION",
         help="for options: of this version (default: the installed one, or 2.13.0)",
     ),
-    *_one_of(AS_JSON, _flag("--yaml", "for options: print the YAML of conf/compiler")),
+    *one_of(AS_JSON, flag("--yaml", "for options: print the YAML of conf/compiler")),
 )
 NEW = (
-    _argument("kind", choices=_beginnings, metavar="KIND", help="model, pass, target or experiment"),
-    _argument("name", metavar="NAME", help="name of the file and of the choice, for example my_block"),
-    _argument("--into", metavar="FOLDER", type=Path, default=Path(), help="where (default: here)"),
+    argument("kind", choices=_beginnings, metavar="KIND", help="model, pass, target or experiment"),
+    argument("name", metavar="NAME", help="name of the file and of the choice, for example my_block"),
+    argument("--into", metavar="FOLDER", type=Path, default=Path(), help="where (default: here)"),
 )
 FETCH = (
-    _argument("package", choices=("torch_npu",), help="what to fetch"),
-    _argument("--version", help="any version in pip's index (default: 2.13.0, on which execution is proven)"),
-    _argument("--python", metavar="3.11", help="the Python that the wheel is for (default: this one)"),
-    _argument("--platform", choices=("x86_64", "aarch64"), help="the wheel's processor (default: this one's)"),
+    argument("package", choices=("torch_npu",), help="what to fetch"),
+    argument("--version", help="any version in pip's index (default: 2.13.0, on which execution is proven)"),
+    argument("--python", metavar="3.11", help="the Python that the wheel is for (default: this one)"),
+    argument("--platform", choices=("x86_64", "aarch64"), help="the wheel's processor (default: this one's)"),
 )
 REPORT = (
-    _argument(
-        "places", nargs="*", metavar="DIR", help="folders of runs, sweeps or stores (default: what was run here)"
-    ),
-    _flag("--diff", "only what differs between two runs, and where it was set"),
-    _argument("--sort", default="p50_us", choices=_sortable, help="column to sort by"),
-    _flag("--descending", "largest first"),
-    _argument("--limit", type=int, default=50, metavar="N", help="maximum number of lines; 0: all (default: 50)"),
-    *_one_of(
-        _flag("--full", "everything about each run"),
-        _flag("--markdown", "as Markdown, for a pull request"),
-        _flag("--csv", "as CSV, for a spreadsheet"),
-        _flag("--json", "with --diff: the differences as JSON"),
-        _argument(
+    argument("places", nargs="*", metavar="DIR", help="folders of runs, sweeps or stores (default: what was run here)"),
+    flag("--diff", "only what differs between two runs, and where it was set"),
+    argument("--sort", default="p50_us", choices=_sortable, help="column to sort by"),
+    flag("--descending", "largest first"),
+    argument("--limit", type=int, default=50, metavar="N", help="maximum number of lines; 0: all (default: 50)"),
+    *one_of(
+        flag("--full", "everything about each run"),
+        flag("--markdown", "as Markdown, for a pull request"),
+        flag("--csv", "as CSV, for a spreadsheet"),
+        flag("--json", "with --diff: the differences as JSON"),
+        argument(
             "--html",
             metavar="FILE",
             type=Path,
@@ -218,13 +182,13 @@ REPORT = (
     ),
 )
 DEVICE_KIT = (
-    _argument(
+    argument(
         "words",
         nargs="+",
         metavar="FILE",
         help="a recipe (recipe.lock.yaml, or an experiment's YAML and key=value); or: read results.json",
     ),
-    _argument("--out", metavar="FOLDER", help=f"folder to write (default: {KIT_OUT}; with read: .npucompose/device)"),
+    argument("--out", metavar="FOLDER", help=f"folder to write (default: {KIT_OUT}; with read: .npucompose/device)"),
     ADDED,
     ENV,
     TRUST,
@@ -239,8 +203,8 @@ RECIPE = {
         about="write the YAML of a script, or of an engine's configuration or command line; nothing is run",
         act="npucompose.recipe.command:import_",
         arguments=(
-            _argument("file", help="a script, a configuration (.yaml, .json), a command line (.sh, .txt), or its text"),
-            _argument("--torch-npu", metavar="VERSION", help="version whose option names it uses (default: 2.13.0)"),
+            argument("file", help="a script, a configuration (.yaml, .json), a command line (.sh, .txt), or its text"),
+            argument("--torch-npu", metavar="VERSION", help="version whose option names it uses (default: 2.13.0)"),
             OUT,
         ),
     ),
@@ -248,7 +212,7 @@ RECIPE = {
         about="write an experiment as another project's configuration",
         act="npucompose.recipe.command:export",
         arguments=(
-            _argument("--to", required=True, help="which project: vllm, vllm-ascend or sglang"),
+            argument("--to", required=True, help="which project: vllm, vllm-ascend or sglang"),
             *EXPERIMENT,
             OUT,
         ),
@@ -257,9 +221,9 @@ RECIPE = {
         about="list what changes in a recipe between two versions of torch_npu",
         act="npucompose.recipe.command:migrate",
         arguments=(
-            _argument("file", type=Path, help="the YAML of an experiment"),
-            _argument("--to", required=True, metavar="VERSION", help="the version to run on"),
-            _argument(
+            argument("file", type=Path, help="the YAML of an experiment"),
+            argument("--to", required=True, metavar="VERSION", help="the version to run on"),
+            argument(
                 "--since",
                 metavar="VERSION",
                 help="the version that it was written for (default: the one it names, or 2.13.0)",
@@ -273,7 +237,7 @@ RECIPE = {
             OVERRIDES,
             ADDED,
             ENV,
-            _argument("--out", metavar="FILE", default=RECIPE_OUT, help=f"default: {RECIPE_OUT}"),
+            argument("--out", metavar="FILE", default=RECIPE_OUT, help=f"default: {RECIPE_OUT}"),
         ),
     ),
     "show": Command(about="print a recipe.lock.yaml", act="npucompose.experiment.verify:act_show", arguments=(LOCK,)),
@@ -281,15 +245,15 @@ RECIPE = {
         about="run a recipe.lock.yaml here: what differs, and does the result hold?",
         act="npucompose.experiment.verify:act_verify",
         arguments=(
-            _argument(
+            argument(
                 "--against",
                 metavar="FILE",
                 help="run nothing: compare with this recipe, or check against a device's result file",
             ),
-            _argument(
+            argument(
                 "--tolerance", type=float, default=0.2, help="share of the speed-up that may be missing (default: 0.2)"
             ),
-            _argument(
+            argument(
                 "--kernels",
                 choices=("locked", "measured"),
                 default="locked",
@@ -300,41 +264,10 @@ RECIPE = {
         ),
     ),
 }
-SIZES = {
-    "plan": Command(
-        about="plan the sizes to record from a trace of a server's steps: the least padding within a budget",
-        act="npucompose.capture_sizes.command:act",
-        arguments=(
-            _argument("trace", type=Path, metavar="TRACE.csv", help="a line for each step: its rows, or rows,steps"),
-            _argument("--most", type=int, metavar="N", help="at most N sizes (default: as many as --against has)"),
-            _argument("--largest", type=int, metavar="ROWS", help="steps of more rows run without a recording"),
-            _argument("--memory", metavar="BYTES", help="of all recordings together, as in 512MiB"),
-            _argument(
-                "--recording",
-                metavar="SIZE=BYTES,…",
-                help="what recordings take, as in 1=1.2MiB,64=3MiB; linear between",
-            ),
-            _argument("--streams", type=int, metavar="N", help="how many streams the device has for recordings"),
-            _argument("--streams-each", type=int, metavar="N", help="how many of them one recording takes"),
-            _argument(
-                "--against", metavar="LIST", help="compare with other sizes, as in 1,2,4,8, or vllm: its own list"
-            ),
-            AS_JSON,
-        ),
-    ),
-    "budget": Command(
-        about="streams, events and bytes that a server's captures take on a SoC, and how many sizes fit",
-        act="npucompose.capture.deployment:act",
-        arguments=(
-            _argument("deployment", type=Path, metavar="DEPLOYMENT.yaml", help="its SoC, graphs, communicators, sizes"),
-            AS_JSON,
-        ),
-    ),
-}
 COMMANDS = {
     "run": Command(
         about="run an experiment, or a sweep with -m: group=choice key=value …",
-        arguments=(_argument("overrides", nargs="*", help="the experiment: group=choice key=value …"), *RUN_FLAGS),
+        arguments=(argument("overrides", nargs="*", help="the experiment: group=choice key=value …"), *RUN_FLAGS),
     ),
     "explain": Command(
         about="whether GE would build the graph static or an NPU would capture it, and why; runs no stage",
@@ -368,7 +301,7 @@ COMMANDS = {
     "completion": Command(
         about="print a shell's completion of commands, groups, choices and keys",
         act="npucompose.completion:act",
-        arguments=(_argument("shell", choices=("bash", "zsh", "fish"), help="which shell"),),
+        arguments=(argument("shell", choices=("bash", "zsh", "fish"), help="which shell"),),
     ),
     "device-kit": Command(
         about="write plain scripts that check a recipe on an NPU; read their results",
@@ -380,11 +313,13 @@ COMMANDS = {
         about="whether the host's side of a captured graph's replay can hang or read what is stale",
         act="npucompose.capture.protocol.command:act",
         arguments=(
-            _argument("protocol", metavar="PROTOCOL.yaml", help="its threads, streams and events; or torchair, kit, …"),
-            _flag("--waits", "of a protocol that holds: what goes wrong without each of its waits"),
-            _argument("--most-states", type=int, metavar="N", help="give up beyond so many (default: 1,000,000)"),
+            argument("protocol", metavar="PROTOCOL.yaml", help="its threads, streams and events; or torchair, kit, …"),
+            flag("--waits", "of a protocol that holds: what goes wrong without each of its waits"),
+            argument("--most-states", type=int, metavar="N", help="give up beyond so many (default: 1,000,000)"),
             AS_JSON,
         ),
     ),
+    "compare-dumps": COMPARE_DUMPS,
+    "profile": Command(about="times of kernels from a profile of an NPU", actions=PROFILE),
     "sizes": Command(about="which sizes of a server's steps are recorded, and what that takes", actions=SIZES),
 }

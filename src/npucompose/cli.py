@@ -1,4 +1,5 @@
-"""npucompose run, explain, report, recipe, device-kit, bisect, list, new, doctor, fetch, protocol, sizes, completion.
+"""npucompose run, explain, report, recipe, device-kit, bisect, list, new, doctor, fetch, protocol, profile,
+compare-dumps, sizes, completion.
 
 Errors are one paragraph on stderr, by status:
 

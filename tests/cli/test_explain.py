@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from npucompose.cli import main
-from npucompose.results.sinking import STEP_IDS, Explanation
+from npucompose.results.explanation import Explanation
+from npucompose.results.sinking import STEP_IDS
 from npucompose.table.structure import of_facts
 
 pytestmark = pytest.mark.usefixtures("warm_workers")

@@ -15,8 +15,10 @@ from npucompose.arguments import command_line
 from npucompose.compose.tree import compose
 from npucompose.errors import CompileError, ConfigError
 from npucompose.experiment import explain
+from npucompose.results.artefacts import FileFacts
+from npucompose.results.explanation import Explanation
 from npucompose.results.graphs import DryRun
-from npucompose.results.sinking import Explanation, SinkingFacts
+from npucompose.results.sinking import SinkingFacts
 
 
 def explaining(*words: str) -> argparse.Namespace:
@@ -59,7 +61,11 @@ def explanation(arguments: argparse.Namespace) -> Explanation:
 @pytest.fixture
 def artefacts(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     asked: list[Any] = []
-    monkeypatch.setattr("npucompose.sinking.read_artefact", lambda path: asked.append(path) or f"of {path}")
+    monkeypatch.setattr(
+        explain,
+        "read_artefact",
+        lambda path: asked.append(path) or FileFacts(sinking=f"of {path}"),  # type: ignore[arg-type]
+    )
     monkeypatch.setattr(
         "npucompose.sinking.with_artefacts",
         lambda facts, told: asked.append((facts, told)) or attrs.evolve(FACTS, product="with"),

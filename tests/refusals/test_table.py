@@ -19,14 +19,26 @@ import pytest
 import airflow_free
 import npucompose
 import npucompose_extensions
-from tests.refusals import artefacts, deployments, devices, engines, foreign, protocols, records, scripts, texts, traces
+from tests.refusals import (
+    artefacts,
+    deployments,
+    device_files,
+    devices,
+    engines,
+    foreign,
+    protocols,
+    records,
+    scripts,
+    texts,
+    traces,
+)
 from tests.refusals.case import ACCEPTED, Case
 from tests.refusals.limits import TooMuch, limited
 from tests.refusals.rules import rules_of, without
 
 CASES = (
     *texts.CASES, *foreign.CASES, *scripts.CASES, *engines.CASES, *artefacts.CASES, *records.CASES, *devices.CASES,
-    *traces.CASES, *protocols.CASES, *deployments.CASES,
+    *traces.CASES, *protocols.CASES, *deployments.CASES, *device_files.CASES,
 )  # fmt: skip
 TABLE = dict.fromkeys(case.module for case in CASES)
 READS = re.compile(

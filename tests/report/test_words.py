@@ -36,10 +36,10 @@ from npucompose.report.words import (
     why_untimed,
 )
 from npucompose.results.effective import Setting
+from npucompose.results.explanation import Explanation
 from npucompose.results.graphs import Adaptation, DryRun
 from npucompose.results.measured import CallStatistics, Numerics
 from npucompose.results.record import StreamFacts
-from npucompose.results.sinking import Explanation
 from npucompose.results.streams import TrialVerdict as Weighed
 from npucompose.schema.sizes import as_bytes
 

@@ -19,6 +19,7 @@ from attrs import evolve
 from airflow_free.keys import plain
 from airflow_free.pool import run_in_worker
 from airflow_free.stage import Notify
+from npucompose.artefacts import read_artefact
 from npucompose.compose.check import Checked, check
 from npucompose.compose.tree import Composed, compose
 from npucompose.console import console
@@ -31,9 +32,10 @@ from npucompose.passes import PASSES
 from npucompose.registry import OURS, Registry
 from npucompose.report import capture as capture_page
 from npucompose.report import explain as printing
+from npucompose.results.artefacts import CapturedGraph, FileFacts
 from npucompose.results.capture import CaptureExplanation
+from npucompose.results.explanation import Explanation
 from npucompose.results.graphs import DryRun, named
-from npucompose.results.sinking import Explanation
 from npucompose.schema.sections import SECTIONS
 from npucompose.table.modes import MODES, modes_that
 from npucompose.table.structure import facts_of, of_facts
@@ -116,14 +118,47 @@ def _composed(arguments: argparse.Namespace) -> Composed:
 
 
 def _explanation(arguments: argparse.Namespace, files: Sequence[str]) -> Explanation:
-    from npucompose.sinking import read_artefact, with_artefacts
+    from npucompose.sinking import with_artefacts
 
-    told = [read_artefact(path) for path in files]
+    read = _read(files)
+    captured = tuple(_tied(read))
+    errors = tuple(error for one in read for error in one.errors)
+    told = [one.sinking for one in read]
     if files and not arguments.overrides:
         names = {"file": ", ".join(Path(path).name for path in files)}
-        return Explanation(asked=names, sinking=with_artefacts(None, told), compile_s=0.0, diagnosis_s=0.0)
+        sinking = with_artefacts(None, told)
+        return Explanation(
+            asked=names, sinking=sinking, compile_s=0.0, diagnosis_s=0.0, errors=errors, captured=captured
+        )
     explained = explain(_composed(arguments))
-    return evolve(explained, sinking=with_artefacts(explained.sinking, told)) if told else explained
+    if not told:
+        return explained
+    return evolve(explained, sinking=with_artefacts(explained.sinking, told), errors=errors, captured=captured)
+
+
+def _read(files: Sequence[str]) -> list[FileFacts]:
+    """What the files say; ConfigError for one that is about something else than a graph."""
+    read = [read_artefact(path) for path in files]
+    for path, one in zip(files, read, strict=True):
+        if one.times is not None:
+            raise ConfigError(
+                f"{path} is a profile of kernels: `npucompose profile import {path}` makes a table of it."
+            )
+        if one.tensors is not None:
+            raise ConfigError(f"{path} is a dump of tensors: `npucompose compare-dumps EAGER GRAPH` compares two.")
+    if any(one.listings for one in read) and not any(one.captured for one in read):
+        path = next(path for path, one in zip(files, read, strict=True) if one.listings)
+        raise ConfigError(f"{path} lists nodes of an FX graph: give the captured graph (debug_dump's JSON) beside it.")
+    return read
+
+
+def _tied(read: Sequence[FileFacts]) -> Iterator[CapturedGraph]:
+    """The captured graphs, their kernels with nodes and lines where listings allow that."""
+    from npucompose.capture.tied import tied
+
+    listings = tuple(listing for one in read for listing in one.listings)
+    for one in read:
+        yield from (tied(graph, listings) if listings else graph for graph in one.captured)
 
 
 def explain(composed: Composed) -> Explanation:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from attrs import frozen
@@ -14,6 +15,7 @@ from attrs import frozen
 from npucompose.errors import ConfigError, PlanError
 from npucompose.passes.base import Pass
 from npucompose.schema.capabilities import Capabilities
+from npucompose.schema.profile_table import ProfileTable
 from npucompose.schema.streams import CoreRegion, Match, Streams, SuperKernelRegion
 from npucompose.table.modes import ACLGRAPH, GE, NPUGRAPH_EX
 from npucompose.table.options import option
@@ -41,6 +43,14 @@ class StreamPlan(Pass):
     after: ClassVar[tuple[str, ...]] = ("cse", "dead_code", "remove_noop")
 
     streams: Streams = option(factory=Streams, doc="what to plan", from_experiment="streams")
+
+    def source_files(self) -> tuple[str, ...]:
+        return self.streams.files
+
+    def check(self) -> None:
+        """Read the table of kernels' times that is named."""
+        if self.streams.profile is not None:
+            ProfileTable.from_file(Path(self.streams.profile))
 
     def rewrite(self, graph: fx.Graph, can: Capabilities) -> int:
         from npucompose.streams import apply

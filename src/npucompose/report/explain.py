@@ -18,15 +18,16 @@ from rich.table import Table
 from rich.text import Text
 
 from npucompose.errors import ConfigError, unknown
+from npucompose.report import artefacts
 from npucompose.report.terminal import rows
 from npucompose.report.words import TITLES, path_words, value_words
 from npucompose.results.capture import CaptureExplanation
 from npucompose.results.effective import COMMAND_LINE, DEFAULT, Setting
+from npucompose.results.explanation import Explanation
 from npucompose.results.graphs import DryRun
 from npucompose.results.sinking import (
     Blame,
     DiagnosisStep,
-    Explanation,
     GraphKind,
     SinkingFacts,
     StepStatus,
@@ -51,17 +52,34 @@ def render(explanation: Explanation, console: Console) -> None:
     head = Table.grid(expand=True, padding=(0, 1))
     head.add_column(ratio=1)
     head.add_column(justify="right", no_wrap=True)
-    head.add_row(Text(_title(explanation.asked), style="bold"), Text(path_words(explanation.sinking), style="bold"))
+    head.add_row(Text(_title(explanation.asked), style="bold"), Text(_answer(explanation), style="bold"))
     console.print(head)
     for sentence in explanation.recording:
         console.print(Text(f"  {sentence}", style="yellow"))
-    render_facts(explanation.sinking, console)
+    if _says_something(explanation):
+        render_facts(explanation.sinking, console)
+    artefacts.render(explanation.errors, explanation.captured, console)
     for sentence in (*explanation.implied, *explanation.notes):
         console.print(Text(f"  {sentence}", style="yellow"))
     if not explanation.compile_s:
         return
     times = f"  compiled in {explanation.compile_s:.2f} s, diagnosed in {explanation.diagnosis_s:.2f} s"
     console.print(Text(times, style="dim"))
+
+
+def _answer(explanation: Explanation) -> str:
+    """What stands at the right of the head."""
+    if _says_something(explanation):
+        return path_words(explanation.sinking)
+    return artefacts.title(explanation.errors, explanation.captured)
+
+
+def _says_something(explanation: Explanation) -> bool:
+    """A file that is about captures alone says nothing of sinking."""
+    facts = explanation.sinking
+    return bool(
+        facts.steps or facts.failure or any(verdict.value != "unknown" for verdict in facts.verdicts().values())
+    )
 
 
 def render_facts(facts: SinkingFacts, console: Console) -> None:

@@ -21,6 +21,8 @@ def stream_words(plan: StreamFacts) -> list[str]:
         words.append(fallback_words(plan.fallback))
     if plan.measured_us is not None and plan.measured_serial_us is not None:
         words.append(f"measured {as_time(plan.measured_us)}, {as_time(plan.measured_serial_us)} on one stream")
+    if plan.profile is not None:
+        words.append(f"predicted from {plan.profile.words}")
     if plan.prediction_error is not None:
         words.append(f"prediction off by {plan.prediction_error:+.1%}")
     return words

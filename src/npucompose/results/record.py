@@ -27,9 +27,9 @@ from npucompose.results.measured import (
 )
 from npucompose.results.padding import PaddingFacts
 from npucompose.results.sinking import NpuFacts, SinkingFacts
-from npucompose.results.streams import Fallback, TrialVerdict
+from npucompose.results.streams import Fallback, ProfileUse, TrialVerdict
 from npucompose.results.winners import Winner
-from npucompose.schema.streams import Cost
+from npucompose.schema.streams import CostSource
 from npucompose.table.structure import facts_of, of_facts
 from npucompose.version import __version__
 
@@ -101,7 +101,7 @@ class StreamFacts:
     """Why it was applied, or was not."""
     device: str | None = None
     """The device model that the prediction is for; a prediction compares plans and is no measurement."""
-    cost: Cost | None = None
+    cost: CostSource | None = None
     predicted_us: float | None = None
     serial_us: float | None = None
     gain_interval: tuple[float, float] | None = None
@@ -109,6 +109,8 @@ class StreamFacts:
     be off."""
     intra_op_threads: int | None = None
     """Threads that a kernel on one stream may take, torch's; a kernel of a stream beside others has one."""
+    profile: ProfileUse | None = None
+    """Rows of an NPU's profile that the prediction is made of (`streams.profile`)."""
     critical_us: float | None = None
     busy: Mapping[str, float] = field(factory=dict[str, float])
     """{stream: share of predicted_us in which it works}."""

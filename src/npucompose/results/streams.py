@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from attrs import field, frozen
 
-from npucompose.schema.streams import DEFAULT_STREAM, Cores, Cost
+from npucompose.schema.streams import DEFAULT_STREAM, Cores, CostSource
 
 
 @frozen(kw_only=True)
@@ -91,12 +91,54 @@ def most_gain(gain: float, spread: float) -> float:
 
 
 @frozen(kw_only=True)
+class ProfileUse:
+    """Rows of an NPU's profile that a prediction was made of."""
+
+    files: tuple[str, ...]
+    soc: str
+    cann: str
+    """Version of CANN, as it was given when the profile was imported."""
+    digest: str
+    """Of the table."""
+    kernels: int
+    """Kernels of the graph that were found in it."""
+    by_shapes: int
+    """All others, whose times the roofline gave."""
+    rows: int
+    """Rows of the profile in `entries`."""
+    entries: Mapping[str, int] = field(factory=dict[str, int])
+    """{`mm at 4194304 bytes`: rows of the profile}."""
+
+    @classmethod
+    def together(cls, several: Sequence[ProfileUse]) -> ProfileUse:
+        """Of several graphs, with one table."""
+        entries = {name: rows for one in several for name, rows in one.entries.items()}
+        return cls(
+            files=several[0].files,
+            soc=several[0].soc,
+            cann=several[0].cann,
+            digest=several[0].digest,
+            kernels=sum(one.kernels for one in several),
+            by_shapes=sum(one.by_shapes for one in several),
+            rows=sum(entries.values()),
+            entries=entries,
+        )
+
+    @property
+    def words(self) -> str:
+        """`212 rows of kernel_details.csv (ascend910b1, CANN 8.5.0) for 14 kernels, shapes for 2`."""
+        more = f", shapes for {self.by_shapes}" if self.by_shapes else ""
+        files = ", ".join(self.files)
+        return f"{self.rows} rows of {files} ({self.soc}, CANN {self.cann}) for {self.kernels} kernels{more}"
+
+
+@frozen(kw_only=True)
 class Prediction:
     """What a simulation says of a plan. It compares plans of one graph; it is no measurement."""
 
     device: str
     """Name of the device model."""
-    cost: Cost
+    cost: CostSource
     plan_us: float
     serial_us: float
     critical_us: float
@@ -111,6 +153,8 @@ class Prediction:
     """By which share the times of kernels that it is made of may be longer; None: nobody knows."""
     intra_op_threads: int | None = None
     """Threads that a kernel on one stream may take in `serial_us`; None: it runs on cores, not on threads."""
+    profile: ProfileUse | None = None
+    """What of a profile the times are made of; None where they come from elsewhere."""
 
     @property
     def gain(self) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from fnmatch import fnmatchcase
 from typing import Literal
@@ -105,6 +106,8 @@ GE_POLICY = re.compile(r"cv|(LoadBalance|MainStream):([1-9]|[1-5]\d|6[0-4])")
 DEFAULT_GE_POLICY = "LoadBalance:8"
 
 Cost = Literal["none", "roofline", "calibrated", "measured"]
+CostSource = Literal["none", "roofline", "calibrated", "measured", "profile"]
+"""Where times came from: a table may be a profile's."""
 
 
 @frozen(kw_only=True)
@@ -131,7 +134,11 @@ class Streams:
     cost: Cost = option(
         "calibrated",
         "time of a kernel: none: unknown; roofline: estimated from shapes; calibrated: from a table, measured once on "
-        "this machine (target=cpu in the modes that capture; elsewhere roofline); measured: on this graph (target=cpu)",
+        "this machine (target=cpu in the modes that capture) or of an NPU (`profile`; elsewhere roofline); measured: "
+        "on this graph (target=cpu)",
+    )
+    profile: str | None = option(
+        None, "a table of an NPU's kernels, which `npucompose profile` wrote, for cost=calibrated"
     )
     min_gain: float = option(
         0.02,
@@ -180,10 +187,17 @@ class Streams:
             raise ValueError("'kind: none' plans nothing: remove 'max_memory', or say 'kind: auto'")
         if self.kind == "explicit" and not (self.plan or self.edges):
             raise ValueError("'kind: explicit' needs entries in 'plan' or 'edges'")
+        if self.profile is not None and self.cost != "calibrated":
+            raise ValueError(f"'profile' is a table for 'cost: calibrated', and 'cost: {self.cost}' asks for none")
         try:
             _ = self.memory_bound
         except ValueError as error:
             raise ValueError(f"'max_memory' {error}") from None
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """Files whose content the plan depends on."""
+        return () if self.profile is None else (os.path.abspath(self.profile),)
 
     @property
     def memory_bound(self) -> MemoryBound | None:

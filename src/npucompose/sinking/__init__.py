@@ -5,12 +5,12 @@ that is started, or the form of a log or dump. Importing this loads no torch; `s
 graph, does.
 """
 
-from npucompose.sinking.artefacts import read_artefact, with_artefacts
+from npucompose.sinking.artefacts import with_artefacts
 from npucompose.sinking.diagnosis import diagnose, not_compiled
 from npucompose.sinking.facts import Change, FxFacts, GeFacts, SinkingQuestion
 from npucompose.sinking.operators import OperatorTable, shipped_table
 
 __all__ = [
-    "Change", "FxFacts", "GeFacts", "OperatorTable", "SinkingQuestion", "diagnose", "not_compiled", "read_artefact",
-    "shipped_table", "with_artefacts",
+    "Change", "FxFacts", "GeFacts", "OperatorTable", "SinkingQuestion", "diagnose", "not_compiled", "shipped_table",
+    "with_artefacts",
 ]  # fmt: skip

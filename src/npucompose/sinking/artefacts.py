@@ -1,33 +1,13 @@
-"""What reads logs and dumps that something else wrote about a graph, and what they prove. Knows none of their forms."""
+"""What logs and dumps prove that something else wrote about a graph. Knows none of their forms."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
-from types import FunctionType
 
 from attrs import evolve
 
-from npucompose.errors import ConfigError
-from npucompose.registry import Registry
 from npucompose.results.sinking import STEP_IDS, SinkingFacts, SinkingVerdict, VerdictName
 from npucompose.sinking.verdicts import BY_PATH, LEAST_STATIC
-
-READERS: Registry[FunctionType] = Registry(
-    kind="reader of logs and dumps", base=FunctionType, group="npucompose.readers", values=True
-)
-"""Functions of a path whose result has a `sinking`; ConfigError for a file that is not of theirs."""
-
-
-def read_artefact(path: Path | str) -> SinkingFacts:
-    """What the file says to the first reader that knows its form."""
-    problems: list[str] = []
-    for read in READERS.every().values():
-        try:
-            return read(path).sinking
-        except ConfigError as refused:
-            problems += refused.problems
-    raise ConfigError(*(problems or ("no reader of logs and dumps is installed.",)))
 
 
 def with_artefacts(facts: SinkingFacts | None, read: Sequence[SinkingFacts]) -> SinkingFacts:

@@ -34,7 +34,7 @@ _OPERATORS: Mapping[str, str] = {
         atan2 sinh cosh softplus elu celu logit log_sigmoid_forward lgamma digamma hardswish""",
 }
 """{family: its operators}; any other operator is taken to be pointwise."""
-_FAMILY = {name: family for family, names in _OPERATORS.items() for name in names.split()}
+FAMILY = {name: family for family, names in _OPERATORS.items() for name in names.split()}
 FEW_ROWS = 8
 """A product of so few rows reads its matrix once and does little with it: memory is what takes its time."""
 
@@ -58,7 +58,7 @@ def features(kernel: fx.Node, sizes: ResultSizes) -> tuple[Feature, ...]:
     flops = flops_of(kernel, sizes[kernel][0])
     if flops is not None:
         return _product(kernel, name, flops, read + made)
-    family = _FAMILY.get(name, "pointwise")
+    family = FAMILY.get(name, "pointwise")
     if family in ("reduction", "selection"):
         return (Feature(family, name, max(read, made)),)
     if family == "update":  # the rest of what is updated is not touched, where it need not be kept

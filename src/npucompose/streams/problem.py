@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import cached_property
+from pathlib import Path
 
 import attrs
 import torch
@@ -17,13 +18,15 @@ from npucompose.graphs.dependence import storage_of
 from npucompose.graphs.effects import core_limits, has_only_limits, is_collective, is_planned, tensors_in
 from npucompose.schema.capabilities import Capabilities, Clocked
 from npucompose.schema.cost_table import CostTable
-from npucompose.schema.streams import Cores, Cost, Streams
+from npucompose.schema.profile_table import ProfileTable
+from npucompose.schema.streams import Cores, CostSource, Streams
 from npucompose.streams import dag, explicit, gangs
 from npucompose.streams.calibrated import Calibrated, calibrated
 from npucompose.streams.cost import ResultSizes, clocked, elements_of, measured, roofline, work_of
 from npucompose.streams.events import fewest_events, in_runs
 from npucompose.streams.link import on_link
 from npucompose.streams.memory import Footprint, Life, footprint
+from npucompose.streams.profiled import Profiled, profiled
 from npucompose.streams.simulate import Work, simulate
 from npucompose.streams.strategies.instance import Instance, TimedPlan
 from npucompose.vendor.devices import DeviceModel
@@ -48,6 +51,8 @@ class Problem:
     """The kernels' measured times, where they were asked for and the device has a clock."""
     table: CostTable | None = None
     """The times of kernels on this machine, where they are asked for and there is such a table."""
+    profile: ProfileTable | None = None
+    """The times of an NPU's kernels, where they are asked for."""
     threads: int = field(factory=torch.get_num_threads)
     """That torch gives to a kernel where no other one runs beside it."""
     sizes: ResultSizes = field(factory=ResultSizes)
@@ -88,6 +93,7 @@ class Problem:
             model=model if known is None else wanted.device.onto(known.onto(can.device_model)),
             clocked=times,
             table=table,
+            profile=_profile_of(wanted, model),
             profiles=can.profiles,
             pools_apart=can.frees_early,
             needed=needed,
@@ -150,6 +156,8 @@ class Problem:
     def _alone(self) -> list[Work]:
         if self._calibrated is not None:
             return list(self._calibrated.work)
+        if self.profiled is not None:
+            return list(self.profiled.work)
         if self.cost == "roofline":
             return roofline(self.kernels, self.model, self.sizes)
         if self.wanted.cost == "none":
@@ -169,18 +177,25 @@ class Problem:
         return measured(self.graph, self.needed) if self.clocked is None else work_of(self.clocked, self.needed)
 
     @property
-    def cost(self) -> Cost:
+    def cost(self) -> CostSource:
         """How long kernels take, by what: a machine without a table falls back on their shapes."""
+        if self.profile is not None:
+            return "profile"
         return "roofline" if self.wanted.cost == "calibrated" and self.table is None else self.wanted.cost
 
     @cached_property
     def _calibrated(self) -> Calibrated | None:
         return None if self.table is None else calibrated(self.kernels, self.table, self.sizes)
 
+    @cached_property
+    def profiled(self) -> Profiled | None:
+        """Where the kernels' times come from a profile."""
+        return None if self.profile is None else profiled(self.kernels, self.profile, self.model, self.sizes)
+
     @property
     def spread(self) -> float | None:
         """By which share the kernels' times may be longer than `work` has them; None where nobody knows."""
-        known = self.clocked or self._calibrated
+        known = self.clocked or self._calibrated or self.profiled
         return None if known is None else known.spread
 
     def instance(self, streams: int) -> Instance:
@@ -203,6 +218,19 @@ class Problem:
     def serial_us(self) -> float:
         """All kernels one after the other."""
         return sum(item.us if item.in_a_row_us is None else item.in_a_row_us for item in self.work)
+
+
+def _profile_of(wanted: Streams, model: DeviceModel) -> ProfileTable | None:
+    if wanted.profile is None:
+        return None
+    table = ProfileTable.from_file(Path(wanted.profile))
+    if not model.cube:
+        raise PlanError(
+            "no_profile",
+            f"streams.profile has times of {table.soc}, and plans here are for {model.name}, which is no NPU; "
+            "leave it out there.",
+        )
+    return table
 
 
 def _with_asked(found: Dependence, asked: Sequence[Pair]) -> Dependence:

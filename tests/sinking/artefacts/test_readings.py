@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from npucompose.errors import ConfigError
-from npucompose_extensions.artefacts import FORMS, Artefact, read
+from npucompose_extensions.artefacts import EVERY_FORM, Artefact, read
 from npucompose_extensions.artefacts.artefact import Compiled
 from npucompose_extensions.artefacts.text import LIMIT_BYTES, NotProtobuf, attributes, parsed, text
 from tests.sinking.made import plain, told
@@ -215,7 +215,7 @@ def refusal(path: Path, content: bytes, **more: int) -> str:
     return str(caught.value).removeprefix(f"{path} ").removeprefix(f"{path.name} ")
 
 
-NOT_OURS = f"is no artefact that is read here. It begins with {{!r}}. What is read: {'; '.join(FORMS.values())}."
+NOT_OURS = f"is no artefact that is read here. It begins with {{!r}}. What is read: {'; '.join(EVERY_FORM)}."
 CUT = "is cut off: {}. Write it again, or copy all of it."
 
 
@@ -258,7 +258,7 @@ def test_a_last_line_that_shows_no_cut_is_read(end: str, tmp_path: Path) -> None
 
 def test_what_is_no_regular_file_or_too_large_or_unreadable_is_refused(tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
-    with pytest.raises(ConfigError, match=r"folder is no file\.$"):
+    with pytest.raises(ConfigError, match=r"folder is no dump that is read here\."):
         read(tmp_path / "folder")
     (tmp_path / "exact.log").write_bytes(b"[INFO] GE \n".ljust(100))
     assert read(tmp_path / "exact.log", limit=100).forms == ()

@@ -11,7 +11,7 @@ from attrs import evolve, fields
 
 from npucompose.results.graphs import PassFacts
 from npucompose.results.record import GraphFacts, StreamFacts
-from npucompose.results.streams import gain_interval
+from npucompose.results.streams import ProfileUse, gain_interval
 from npucompose.table.structure import facts_of
 
 if TYPE_CHECKING:
@@ -101,6 +101,7 @@ def stream_facts(graphs: tuple[Compilation, ...]) -> dict[str, Any] | None:
             serial_us=sum(one.serial_us for one in told),
             gain_interval=gain_interval(told),
             intra_op_threads=told[0].intra_op_threads,
+            profile=ProfileUse.together(used) if (used := [one.profile for one in told if one.profile]) else None,
             critical_us=sum(one.critical_us for one in told),
             busy=told[0].busy if len(told) == 1 else {},
             peak_bytes=max(one.peak_bytes for one in told),

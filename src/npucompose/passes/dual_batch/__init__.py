@@ -96,6 +96,9 @@ class DualBatchOverlap(Pass):
             why=f"{count} kernels for {sizes} of {region.items} rows{why}{_ends(region)}",
         )
 
+    def source_files(self) -> tuple[str, ...]:
+        return self.streams.files
+
     def _largest(self, graph: fx.Graph, constants: Constants) -> tuple[Region, fx.Graph] | str:
         """The region with the most kernels, with a copy of the graph in which it is halved; or why there is none."""
         from npucompose.graphs import Dependence

@@ -1,0 +1,214 @@
+"""Error codes of a capture in logs: the runtime's and ACL's plog, torch_npu's errors with a traceback, servers' logs.
+
+The forms are those of public threads (`sources` of capture/rules.yaml): `rtMemcpy:ErrCode=107030, desc=[…]`,
+`synchronized memcpy failed, kind = 1, runtime result = 107030`, `NPU function error: …, error code is 107025`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from attrs import define, evolve, field
+
+from npucompose.capture.rules import rules
+from npucompose.results.artefacts import CaptureError, FileFacts
+from npucompose.results.sinking import Certainty
+from npucompose_extensions.device_files.tracebacks import Frame, Tracebacks, process_of, without_prefix
+
+FORM = "the runtime's plog or torch_npu's error with a code of a capture (107025, 107027, 107030, 207008, …)"
+
+LONGEST_LINE = 4_000
+"""Characters of a line that are searched: a code stands near its beginning."""
+_OURS = re.compile(r"\[(?:ERROR|WARNING|INFO|EVENT)\] (?:RUNTIME|ASCENDCL)\(|NPU function error: |ERR00100")
+_CODES = (
+    re.compile(r"(?P<call>\w{1,80}):ErrCode=(?P<code>\d{1,9}), desc=\[(?P<said>[^\[\]]{0,200})\]"),
+    re.compile(r"(?:(?P<call>\w{1,80}):)?(?P<said>[A-Za-z][^:\[\]]{0,200}?), runtime result = (?P<code>\d{1,9})"),
+    re.compile(
+        r"NPU function error: (?:call )?(?P<call>[\w:]{1,120})(?P<said>)[^\n]{0,400}?"
+        r"error code(?: is |: ?)(?P<code>\d{1,9})"
+    ),
+    re.compile(r"(?P<call>acl\w{1,80}) failed(?P<said>), error code(?: is |: ?)(?P<code>\d{1,9})"),
+)
+"""How a code is written: (the call that failed, the runtime's words, the code)."""
+_REASON = re.compile(r"execution failed, reason=(?P<said>[^\[\]]{1,200})")
+_GENERATOR = re.compile(r"Not support Generator while in capture mode")
+_COLLECTIVE = re.compile(r"libhccl\.so|\bhcom\w{0,40}_|\bHccl[A-Z]\w{1,60}")
+"""What a stack shows of a collective; a line of it may name no process."""
+
+_SOURCES = {"VA": "vllm-project/vllm-ascend", "RT": "hicann/runtime", "CANN": "hiascend.com, CANN"}
+"""The abbreviations of capture/rules.yaml."""
+
+_BY_LINE: tuple[tuple[str, re.Pattern[str]], ...] = (
+    ("conditional", re.compile(r"torch\.cond\(")),
+    ("synchronise", re.compile(r"synchronize\(|\.query\(|empty_cache\(|barrier\(")),
+    ("data_shape", re.compile(
+        r"\b(?:nonzero|unique|unique_consecutive|masked_select|bincount)\(|\[[^\[\]]*[<>!=]=?[^\[\]]*\]")),
+    ("host_read", re.compile(r"\.(?:item|tolist)\(\)|\b(?:int|float|bool)\(|^(?:if|elif|while|assert)\b")),
+    ("pageable_copy", re.compile(r"non_blocking=True")),
+    ("sync_copy", re.compile(
+        r"\.(?:cpu|npu|cuda|numpy|tolist|item)\(|\.to\(|\.copy_\(|torch\.(?:tensor|as_tensor|from_numpy)\(|\.pin_memory\(")),
+    ("nested_capture", re.compile(r"npu\.graph\(|capture_begin\(")),
+    ("border_event", re.compile(r"\.wait_event\(|\.wait_stream\(|\.wait\(")),
+    ("unjoined_collective", re.compile(r"(?i)all_?reduce|all_?gather|reduce_?scatter|all_?to_?all|broadcast\(|dist\.")),
+)  # fmt: skip
+"""(rule, what the model's line looks like then), the surest first."""
+_BY_CALL: tuple[tuple[str, re.Pattern[str]], ...] = (
+    ("pageable_copy", re.compile(r"(?i)memcpy\w*async|async\w* memcpy")),
+    ("nested_capture", re.compile(r"(?i)capture_?begin|begin_?capture|begin capture")),
+    ("border_event", re.compile(r"(?i)wait_?event|event_?wait|wait event")),
+)
+"""(rule, what the call that failed is named then)."""
+
+
+def read(text: str, name: str) -> FileFacts | None:
+    """Its errors; None for a text that neither the runtime, ACL nor torch_npu wrote.
+
+    A log of theirs without a code of a capture has no errors.
+    """
+    log = _Log()
+    ours = False
+    for number, whole in enumerate(text.splitlines(), 1):
+        line = whole[:LONGEST_LINE]
+        ours = bool(log.take(number, line) or ours or _OURS.search(line))
+    return FileFacts(errors=tuple(log.errors())) if ours else None
+
+
+@define
+class _Seen:
+    """One code of one process at one line of the model."""
+
+    code: int | None
+    process: str
+    line: int
+    frame: Frame | None
+    calls: dict[str, None] = field(factory=dict[str, None])
+    words: dict[str, None] = field(factory=dict[str, None])
+    times: int = 0
+    in_thread: bool = False
+    collective: bool = False
+
+
+@define
+class _Log:
+    """One pass over a log."""
+
+    tracebacks: Tracebacks = field(factory=Tracebacks)
+    seen: dict[tuple[str, int | None], _Seen] = field(factory=dict[tuple[str, "int | None"], _Seen])
+    collective: set[str] = field(factory=set[str])
+    reasons: dict[str, str] = field(factory=dict[str, str])
+    first: dict[str, int] = field(factory=dict[str, int])
+
+    def take(self, number: int, line: str) -> bool:
+        """Whether the line has a code of a capture."""
+        process = process_of(line) or ""
+        own = without_prefix(line)
+        self.tracebacks.take(process, own)
+        if _COLLECTIVE.search(own):
+            self.collective.add(process)
+        if reason := _REASON.search(own):
+            self.reasons[process] = reason["said"].strip()
+        if _GENERATOR.search(own):
+            self._note(number, process, None, "", "Not support Generator while in capture mode")
+            return True
+        for pattern in _CODES:
+            for found in pattern.finditer(own):
+                if (code := int(found["code"])) in _rules_of():
+                    self._note(number, process, code, found["call"] or "", found["said"].strip())
+                    return True
+        return False
+
+    def _note(self, number: int, process: str, code: int | None, call: str, said: str) -> None:
+        one = self.seen.setdefault((process, code), _Seen(code, process, number, None))
+        one.frame = one.frame or self.tracebacks.innermost(process)
+        one.times += 1
+        one.in_thread |= process in self.tracebacks.in_thread
+        one.collective |= not self.collective.isdisjoint((process, ""))
+        if call:
+            one.calls[call.rpartition("::")[2]] = None
+        if words := said or self.reasons.get(process, ""):
+            one.words[words] = None
+        if code is not None:
+            self.first.setdefault(process, code)
+
+    def errors(self) -> list[CaptureError]:
+        """One for each code and line of the model, in the order of the log; of several processes, added."""
+        found: dict[tuple[int | None, str | None], CaptureError] = {}
+        for one in sorted(self.seen.values(), key=lambda one: one.line):
+            error = _error(one, self.first.get(one.process))
+            key = (error.code, error.source)
+            before = found.get(key)
+            found[key] = error if before is None else evolve(before, times=before.times + error.times)
+        return _merged(list(found.values()))
+
+
+def _merged(errors: list[CaptureError]) -> list[CaptureError]:
+    """What has no line of the model is counted to the same code where that has one."""
+    with_line = {error.code: error for error in reversed(errors) if error.source is not None}
+    alone = {error.code: error for error in errors if error.source is None and error.code in with_line}
+    merged: list[CaptureError] = []
+    for error in errors:
+        if error is alone.get(error.code):
+            continue
+        other = alone.get(error.code) if error is with_line.get(error.code) else None
+        more = {} if other is None else {"times": error.times + other.times, "line": min(error.line, other.line)}
+        merged.append(evolve(error, **more))
+    return sorted(merged, key=lambda error: error.line)
+
+
+def _rules_of() -> Mapping[int | None, tuple[str, ...]]:
+    """{code: its rules}."""
+    found: dict[int | None, list[str]] = {}
+    for name, rule in rules().rules.items():
+        found.setdefault(rule.code, []).append(name)
+    return {code: tuple(names) for code, names in found.items()}
+
+
+def _error(one: _Seen, first: int | None) -> CaptureError:
+    among = ("generator_state",) if one.code is None else _rules_of()[one.code]
+    among, standing = _narrowed(among, one)
+    table = [rules().of(name) for name in among]
+    call = ", ".join(one.calls)
+    words = next(iter(one.words), "")
+    return CaptureError(
+        code=one.code,
+        said=f"{call}: {words}" if call and words else call or words,
+        rule=among[0] if len(among) == 1 else None,
+        among=among,
+        forbids=tuple(rule.forbids for rule in table),
+        fixes=tuple(dict.fromkeys(rule.fix for rule in table)),
+        source=None if one.frame is None else one.frame.words,
+        standing=standing,
+        times=one.times,
+        line=one.line,
+        after=first if first not in (None, one.code) else None,
+        threads=tuple(dict.fromkeys(_spelled(source) for rule in table for source in rule.sources)),
+    )
+
+
+def _spelled(source: str) -> str:
+    """As a person finds it: `VA #6002: …` is `vllm-project/vllm-ascend #6002: …`."""
+    for short, whole in _SOURCES.items():
+        source = re.sub(rf"^{short}\b", whole, source)
+    return source
+
+
+def _narrowed(among: tuple[str, ...], one: _Seen) -> tuple[tuple[str, ...], Certainty]:
+    """The rules that remain, and how sure that is."""
+    if len(among) == 1:
+        return among, "proven"
+    if one.in_thread and "other_thread" in among:
+        return ("other_thread",), "derived"
+    code = one.frame.code if one.frame is not None else ""
+    for rule, pattern in _BY_LINE:
+        if rule in among and pattern.search(code):
+            return (rule,), "derived"
+    if one.collective and "unjoined_collective" in among:
+        return ("unjoined_collective",), "derived"
+    called = " ".join((*one.calls, *one.words))
+    for rule, pattern in _BY_CALL:
+        if rule in among and pattern.search(called):
+            return (rule,), "derived"
+    if "pageable_copy" in among and re.search(r"(?i)memcpy|memcopy", called):
+        return tuple(rule for rule in among if rule != "pageable_copy"), "unknown"
+    return among, "unknown"

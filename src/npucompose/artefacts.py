@@ -1,0 +1,28 @@
+"""What reads files that something else wrote about a graph or a run: installed readers, asked one after the other.
+Knows none of their forms."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import FunctionType
+
+from npucompose.errors import ConfigError
+from npucompose.registry import Registry
+from npucompose.results.artefacts import FileFacts
+
+READERS: Registry[FunctionType] = Registry(
+    kind="reader of logs and dumps", base=FunctionType, group="npucompose.readers", values=True
+)
+"""Functions of a path whose result has a `sinking`, and may have the other attributes of FileFacts; ConfigError for a
+file that is not of theirs."""
+
+
+def read_artefact(path: Path | str) -> FileFacts:
+    """What the file says to the first reader that knows its form."""
+    problems: list[str] = []
+    for read in READERS.every().values():
+        try:
+            return FileFacts.from_read(read(path))
+        except ConfigError as refused:
+            problems += refused.problems
+    raise ConfigError(*(problems or ("no reader of logs and dumps is installed.",)))

@@ -1,0 +1,110 @@
+"""What `npucompose explain --log … --dump …` prints of captures: error codes with rule, line and fix; captured graphs
+with streams, events and kernels. Pure: reads results only."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from npucompose.results.artefacts import CapturedGraph, CaptureError
+
+NO_CODE = "no code"
+SHOWN = 20
+"""Errors, streams and kernels on the page; `--json` has all."""
+Row = tuple[Text, Text, Text]
+
+
+def title(errors: Sequence[CaptureError], captured: Sequence[CapturedGraph]) -> str:
+    """What stands at the right of the head."""
+    codes = ", ".join(dict.fromkeys(_code(error) for error in errors))
+    if not captured:
+        return codes or "no error code of a capture"
+    tasks = sum(graph.tasks for graph in captured)
+    streams = sum(len(graph.streams) for graph in captured)
+    return f"{codes + ' · ' if codes else ''}{tasks} tasks on {streams} streams"
+
+
+def render(errors: Sequence[CaptureError], captured: Sequence[CapturedGraph], console: Console) -> None:
+    """Nothing where there is nothing of it."""
+    if not errors and not captured:
+        return
+    body = Table.grid(padding=(0, 2, 0, 0))
+    body.add_column(no_wrap=True)
+    body.add_column(no_wrap=True)
+    body.add_column(overflow="fold")
+    for row in _errors(errors):
+        body.add_row(*row)
+    for graph in captured:
+        for row in _graph(graph):
+            body.add_row(*row)
+    console.print(body)
+
+
+def _errors(errors: Sequence[CaptureError]) -> Iterator[Row]:
+    for error in errors[:SHOWN]:
+        yield Text(f"  line {error.line}"), Text(_code(error), style="bold red"), _error(error)
+    if len(errors) > SHOWN:
+        yield Text(""), Text(""), Text(f"and {len(errors) - SHOWN} more", style="dim")
+
+
+def _code(error: CaptureError) -> str:
+    return NO_CODE if error.code is None else str(error.code)
+
+
+def _error(error: CaptureError) -> Text:
+    known = error.rule or f"one of {', '.join(error.among)}"
+    words = Text(f"{known} · {error.standing}")
+    if error.times > 1:
+        words.append(f" · {error.times} lines of the log")
+    if error.said:
+        words.append(f"\n{error.said}", style="dim")
+    words.append("".join(f"\nforbidden: {what}" for what in error.forbids))
+    if error.after is not None:
+        words.append(f"\nthe process had {error.after} before: this may be its consequence", style="yellow")
+    if error.source is not None:
+        words.append(f"\n{error.source}")
+    words.append("".join(f"\n-> {fix}" for fix in error.fixes), style="bold")
+    words.append(f"\nsee {'; '.join(error.threads)}", style="dim")
+    return words
+
+
+def _graph(graph: CapturedGraph) -> Iterator[Row]:
+    events = [event for event in graph.events if event.recorded and event.waited]
+    total = f"{graph.tasks} tasks on {len(graph.streams)} streams, {len(graph.kernels)} of them kernels"
+    total += f", {len(events)} events between streams"
+    yield Text("  graph"), Text("" if graph.model is None else str(graph.model)), Text(f"{graph.name}: {total}")
+    for stream in graph.streams[:SHOWN]:
+        kinds = ", ".join(f"{kind} {count}" for kind, count in sorted(stream.kinds.items(), key=lambda one: -one[1]))
+        goes_on = f"; goes on as stream {stream.continues}" if stream.continues is not None else ""
+        yield Text("  stream"), Text(str(stream.stream)), Text(f"{stream.tasks} tasks: {kinds}{goes_on}")
+    if len(graph.streams) > SHOWN:
+        yield Text(""), Text(""), Text(f"and {len(graph.streams) - SHOWN} more streams", style="dim")
+    for event in events[:SHOWN]:
+        yield Text("  event"), Text(event.event), Text(f"{_names(event.recorded)} -> {_names(event.waited)}")
+    if len(events) > SHOWN:
+        yield Text(""), Text(""), Text(f"and {len(events) - SHOWN} more events", style="dim")
+    for remark in graph.remarks:
+        yield Text("  note"), Text(""), Text(remark, style="yellow")
+    yield from _kernels(graph)
+
+
+def _kernels(graph: CapturedGraph) -> Iterator[Row]:
+    tied = [kernel for kernel in graph.kernels if kernel.node is not None]
+    for kernel in tied[:SHOWN]:
+        where = f"{kernel.node}{f', {kernel.source}' if kernel.source else ''}"
+        yield Text("  kernel"), Text(f"{kernel.stream}.{kernel.task}"), Text(f"{kernel.operator}: {where}")
+    if len(tied) > SHOWN:
+        yield Text(""), Text(""), Text(f"and {len(tied) - SHOWN} more with a line", style="dim")
+    counts = Counter(kernel.operator for kernel in graph.kernels if kernel.node is None)
+    if counts:
+        what = "kernels" if not tied else "others"
+        words = ", ".join(f"{operator} {count}" for operator, count in counts.most_common(SHOWN))
+        yield Text(f"  {what}"), Text(""), Text(words, style="dim")
+
+
+def _names(streams: Sequence[int]) -> str:
+    return f"stream {', '.join(map(str, streams))}"

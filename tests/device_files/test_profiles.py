@@ -1,0 +1,286 @@
+"""Profiles of an NPU: rows of both tables, times by family and size with intervals, and how well they predict."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+import random
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from npucompose.cli import main
+from npucompose.errors import ConfigError
+from npucompose.profiles.held_out import HeldOut, held_out
+from npucompose.profiles.table import bound, flops_per_byte, made_of, quantile, sized
+from npucompose.results.artefacts import KernelTime, KernelTimes
+from npucompose.schema.profile_table import Interval, Line, ProfileTable, SizeTimes
+from npucompose.streams.features import product_flops
+from npucompose.vendor.devices import ATLAS_A2
+from npucompose_extensions.device_files import profiles
+from npucompose_extensions.device_files.kernels import operator_type, torch_operator
+
+KERNEL_DETAILS = (
+    "Step Id", "Device_id", "Model ID", "Task ID", "Stream ID", "Name", "Type", "OP State", "Accelerator Core",
+    "Start Time(us)", "Duration(us)", "Wait Time(us)", "Block Dim", "Mix Block Dim", "HF32 Eligible", "Input Shapes",
+    "Input Data Types", "Input Formats", "Output Shapes", "Output Data Types", "Output Formats",
+)  # fmt: skip
+OP_SUMMARY = tuple(
+    {"Name": "Op Name", "Type": "OP Type", "Accelerator Core": "Task Type", "Start Time(us)": "Task Start Time(us)",
+     "Duration(us)": "Task Duration(us)", "Wait Time(us)": "Task Wait Time(us)"}.get(name, name)
+    for name in KERNEL_DETAILS
+)  # fmt: skip
+RATIO = 195.0
+
+
+def table(*rows: dict[str, str], heads: tuple[str, ...] = KERNEL_DETAILS) -> str:
+    out = io.StringIO()
+    writer = csv.writer(out)
+    writer.writerow(heads)
+    for row in rows:
+        writer.writerow([row.get(name, "N/A") for name in KERNEL_DETAILS])
+    return out.getvalue()
+
+
+def row(
+    type: str, us: float, inputs: str, output: str, core: str = "AI_VECTOR_CORE", dtype: str = "DT_BF16"
+) -> dict[str, str]:
+    return {
+        "Name": f"aclnn{type}_{type}AiCore_{type}", "Type": type, "Accelerator Core": core, "Duration(us)": f"{us}\t",
+        "Input Shapes": f'"{inputs}"', "Input Data Types": ";".join([dtype] * (inputs.count(";") + 1)),
+        "Output Shapes": f'"{output}"', "Output Data Types": dtype,
+    }  # fmt: skip
+
+
+def read(text: str) -> KernelTimes:
+    found = profiles.read(text, "kernel_details.csv")
+    assert found is not None
+    assert found.times is not None
+    return found.times
+
+
+def test_both_tables_say_the_same() -> None:
+    rows = (
+        row("MatMulV3", 185.5, "4096,512;512,1024", "4096,1024", "AI_CORE"),
+        row("Add", 5, "64,128;128", "64,128", dtype="FLOAT"),
+    )
+    (mm, add), other = read(table(*rows)).rows, read(table(*rows, heads=OP_SUMMARY)).rows
+    assert (mm, add) == other
+    assert (mm.type, mm.operator, mm.core, mm.us) == ("MatMulV3", "mm", "AI_CORE", 185.5)
+    assert (mm.inputs, mm.outputs, mm.input_bytes) == (((4096, 512), (512, 1024)), ((4096, 1024),), (2, 2))
+    assert (add.operator, add.inputs, add.output_bytes, add.line) == ("add", ((64, 128), (128,)), (4,), 3)
+
+
+def test_what_is_left_out_is_counted_with_its_reason() -> None:
+    whole = row("Add", 5, "64,128;128", "64,128")
+    found = read(
+        table(
+            whole,
+            {**whole, "Accelerator Core": "HCCL"},
+            {**whole, "Accelerator Core": "AI_CPU"},
+            {**whole, "Input Shapes": "N/A"},
+            {**whole, "Duration(us)": "0"},
+            {**whole, "Duration(us)": "nan"},
+            {**whole, "Type": "N/A", "Name": "N/A"},
+        )
+    )
+    assert len(found.rows) == 1
+    assert found.left_out == {
+        "HCCL: not on the AI cores": 1, "AI_CPU: not on the AI cores": 1, "no shapes": 1, "no time of a kernel": 2,
+        "no operator type": 1,
+    }  # fmt: skip
+
+
+def test_a_type_is_found_in_a_kernels_name_and_a_type_that_is_not_known_keeps_its_own() -> None:
+    assert operator_type("aclnnMatmul_MatMulV3Common_MatMulV3") == "MatMulV3"
+    assert operator_type("MatMulV3_5f2e_mix_aic") == "MatMulV3"
+    assert operator_type("hash_of_nothing") is None
+    assert [torch_operator(one) for one in ("ReduceSumD", "AddAiCore", "ApplyAdamW")] == ["sum", "add", None]
+    (found,) = read(table(row("ApplyAdamW", 9, "64;64", "64"))).rows
+    assert (found.type, found.operator) == ("ApplyAdamW", None)
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "made", "flops"),
+    [
+        ((8, 16), (16, 4), (8, 4), 2 * 8 * 16 * 4),
+        ((16, 8), (4, 16), (8, 4), 2 * 8 * 16 * 4),  # both transposed
+        ((3, 8, 16), (3, 16, 4), (3, 8, 4), 3 * 2 * 8 * 16 * 4),
+        ((3, 8, 16), (16, 4), (3, 8, 4), 3 * 2 * 8 * 16 * 4),
+    ],
+)
+def test_operations_of_a_product_do_not_depend_on_how_it_lies(
+    left: tuple[int, ...], right: tuple[int, ...], made: tuple[int, ...], flops: int
+) -> None:
+    assert product_flops(left, right, made) == pytest.approx(flops)
+
+
+def kernel(type: str, operator: str | None, elements: int, us: float, line: int = 1) -> KernelTime:
+    shape = ((elements,),)
+    return KernelTime(line=line, type=type, operator=operator, core="AI_VECTOR_CORE", inputs=shape, outputs=shape,
+                      input_bytes=(2,), output_bytes=(2,), us=us)  # fmt: skip
+
+
+def made(*rows: KernelTime) -> ProfileTable:
+    return made_of(sized(rows, RATIO), soc="Ascend910B1", cann="8.5.0", files=("p.csv",), ratio=RATIO)
+
+
+def test_a_table_has_quantiles_by_operator_and_size_with_their_rows() -> None:
+    found = made(*(kernel("Abs", "abs", 1000, us) for us in (9, 10, 11)), kernel("Abs", "abs", 4000, 40))
+    small, large = found.families["pointwise"]["abs"]
+    assert (small.size, small.low_us, small.middle_us, small.high_us, small.rows) == (4000, 9, 10, 11, 3)
+    assert (large.size, large.middle_us, large.rows) == (16000, 40, 1)
+    assert found.words == "4 rows of p.csv, Ascend910B1, CANN 8.5.0"
+
+
+def test_an_estimate_names_the_entries_and_rows_that_it_is_made_of() -> None:
+    rows = [kernel("Abs", "abs", 1000, us) for us in (9, 10, 10, 10, 11)]
+    found = made(*rows, kernel("Abs", "abs", 4000, 40), kernel("Neg", "neg", 1000, 12))
+    own = found.estimate("pointwise", "abs", 4000)
+    between = found.estimate("pointwise", "abs", 10_000)
+    other = found.estimate("pointwise", "sub", 4000)
+    assert own is not None
+    assert between is not None
+    assert other is not None
+    assert (own.low_us, own.middle_us, own.high_us, own.rows, own.samples) == (9, 10, 11, 5, (("abs", 4000),))
+    assert (between.middle_us, between.rows) == (pytest.approx(25), 6)
+    assert between.low_us <= between.middle_us <= between.high_us
+    assert (other.rows, len(other.samples)) == (7, 3)
+    assert found.estimate("attention", "sub", 4000) is None
+
+
+def test_beyond_the_sizes_of_an_operator_its_family_says_the_slope() -> None:
+    found = ProfileTable(
+        soc="a", cann="b", files=("f",), rows=2, flops_per_byte=RATIO,
+        families={"pointwise": {"abs": (SizeTimes(size=1e3, low_us=2, middle_us=2, high_us=2, rows=9),)}},
+        lines={"pointwise": Line(start_us=1.5, us_per_byte=1e-3)}, new_sizes={},
+        repeats=Interval(low=1, high=1, rows=0),
+    )  # fmt: skip
+
+    def at(size: float) -> float:
+        estimate = found.estimate("pointwise", "abs", size)
+        assert estimate is not None
+        return estimate.middle_us
+
+    assert [at(size) for size in (1, 1e3, 2e3)] == pytest.approx([1.5, 2, 3])
+
+
+@given(st.lists(st.tuples(st.integers(1, 10**7), st.floats(0.5, 1e5)), min_size=1, max_size=30), st.floats(1, 1e9))
+def test_every_table_reads_back_and_holds_its_own_conditions(rows: list[tuple[int, float]], size: float) -> None:
+    found = made(*(kernel("Abs", "abs", elements, us) for elements, us in rows))
+    assert ProfileTable.from_text(found.as_text(), "t.json") == found
+    estimate = found.estimate("pointwise", "abs", size)
+    assert estimate is not None
+    assert 0 < estimate.low_us <= estimate.middle_us <= estimate.high_us < math.inf
+
+
+def test_quantiles_and_what_an_unseen_value_does_to_their_bounds() -> None:
+    assert quantile((1.0, 3.0), 0.5) == 2
+    values = [float(value) for value in range(1, 101)]
+    assert bound(values, 0.1) < quantile(values, 0.1)
+    assert bound(values, 0.9) > quantile(values, 0.9)
+    assert (bound((1.0, 2.0), 0.1), bound((5.0,), 0.9)) == (1, 5)
+
+
+def made_up(seed: int, noise: float) -> list[KernelTime]:
+    """Kernels of a device whose time is a launch and the bytes, with noise."""
+    source = random.Random(seed)
+    names = (("Abs", "abs"), ("Add", "add"), ("Cast", "_to_copy"))
+    sizes = (2**12, 2**16, 2**18, 2**20, 2**22)
+    return [
+        kernel(*source.choice(names), elements, (2 + 4 * elements / 1e6) * math.exp(source.gauss(0, noise)), line)
+        for line, elements in enumerate(source.choices(sizes, k=400), 2)
+    ]
+
+
+def test_held_out_rows_of_a_regular_device_are_predicted_within_its_noise() -> None:
+    single, whole = held_out(sized(made_up(1, 0.05), RATIO), RATIO)
+    for one, least in ((single, 0.7), (whole, 0.5)):
+        assert one.rows == len(one.predicted) == 400
+        assert one.median_error is not None
+        assert one.coverage is not None
+        assert one.median_error < 0.1
+        assert least < one.coverage <= 1
+
+
+def test_times_that_follow_nothing_are_not_predicted() -> None:
+    rows = [
+        kernel("Abs", "abs", 2 ** (line % 9 + 8), us, line)
+        for line, us in enumerate(random.Random(2).choices((1, 1e4), k=200))
+    ]
+    single, whole = held_out(sized(rows, RATIO), RATIO)
+    assert max(one.p90_error or 0 for one in (single, whole)) > 0.9
+
+
+def test_nothing_predicted_has_no_error() -> None:
+    empty = HeldOut(what="x", rows=3, predicted=())
+    assert (empty.median_error, empty.p90_error, empty.coverage, empty.total_error) == (None, None, None, None)
+
+
+def test_a_device_does_so_many_operations_while_it_moves_a_byte() -> None:
+    assert flops_per_byte(ATLAS_A2) == pytest.approx(24 * 13_000 / ATLAS_A2.gbytes_s)
+
+
+@pytest.fixture
+def profile(tmp_path: Path) -> Path:
+    rows = [row(one.type, one.us, str(one.inputs[0][0]), str(one.outputs[0][0])) for one in made_up(3, 0.1)]
+    (tmp_path / "kernel_details.csv").write_text(table(*rows))
+    return tmp_path / "kernel_details.csv"
+
+
+def test_a_profile_becomes_a_table_and_a_check(profile: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = profile.with_name("times.json")
+    assert main(["profile", "import", str(profile), "--soc", "ascend910b1", "--cann", "8.5.0", "--out", str(out)]) == 0
+    printed = capsys.readouterr().out
+    assert "400 rows of kernel_details.csv, Ascend910B1, CANN 8.5.0" in printed
+    assert f"streams.profile={out}" in printed
+    found = ProfileTable.from_file(out)
+    assert (found.soc, found.cann, found.rows, set(found.families)) == (
+        "Ascend910B1",
+        "8.5.0",
+        400,
+        {"pointwise", "copy"},
+    )
+    assert main(["profile", "check", str(profile), "--soc", "a2"]) == 0
+    page = capsys.readouterr().out
+    assert "single rows: 400 of 400 rows predicted" in page
+    assert "80% should lie in the interval" in page
+    assert main(["profile", "check", str(profile), "--soc", "a2", "--json"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert [one["held_out"] for one in answer["held_out"]] == ["single rows", "whole sizes"]
+    assert answer["held_out"][0]["median_error"] < 0.2
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["import", "FILE", "--soc", "nonsense", "--cann", "8.5.0"], "nonsense"),
+        (["import", "FILE", "--soc", "a2", "--cann", "8 5"], "is no version of CANN"),
+        (["check", "OTHER", "--soc", "a2"], "is no profile of kernels"),
+        (["check", "SMALL", "--soc", "a2"], "are too few to hold some out"),
+        (["check", "NONE", "--soc", "a2"], "no kernel on the AI cores"),
+    ],
+)
+def test_what_cannot_be_imported_or_checked_is_refused(
+    words: list[str], said: str, profile: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    files = {
+        "FILE": profile,
+        "OTHER": profile.with_name("l.txt"),
+        "SMALL": profile.with_name("s.csv"),
+        "NONE": profile.with_name("n.csv"),
+    }
+    files["OTHER"].write_text("class G(torch.nn.Module):\n    a = torch.ops.aten.abs.default(b)\n")
+    files["SMALL"].write_text(table(*[row("Abs", 5, "64", "64")] * 3))
+    files["NONE"].write_text(table({**row("Abs", 5, "64", "64"), "Accelerator Core": "HCCL"}))
+    assert main(["profile", *(str(files.get(word, word)) for word in words)]) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_no_row_is_no_table() -> None:
+    with pytest.raises(ConfigError, match="no kernel on the AI cores"):
+        made()

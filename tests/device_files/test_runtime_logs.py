@@ -1,0 +1,189 @@
+"""Error codes of a capture in logs: each public code, as the runtime's plog and as torch_npu's error."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from npucompose.capture.rules import rules
+from npucompose.cli import main
+from npucompose.results.artefacts import CaptureError, FileFacts
+from npucompose_extensions.artefacts import read
+from npucompose_extensions.device_files import runtime_logs
+from npucompose_extensions.device_files.tracebacks import without_prefix
+
+WORKER = "(Worker_TP1 pid=4367) ERROR 06-17 11:49:59 [multiproc_executor.py:962] "
+
+CODES: list[tuple[int, str, str, str, str]] = [
+    # code, the call and the runtime's words, the model's line, the rule by the plog alone, by the line
+    (107025, "rtStreamEndCapture:ErrCode=107025, desc=[capture model contains a stream that was not joined]",
+     "dist.all_reduce(y, async_op=True)", "", "unjoined_collective"),
+    (107027, "rtStreamSynchronize:ErrCode=107027, desc=[stream is captured]", "n = lengths.max().item()", "",
+     "host_read"),
+    (107029, "rtStreamEndCapture:ErrCode=107029, desc=[stream is not capturing]", "group.begin()", "not_capturing",
+     "not_capturing"),
+    (107030, "rtMemcpy:ErrCode=107030, desc=[the current capture mode does not support this operation]",
+     "mask = mask.cpu()", "", "sync_copy"),
+    (107031, "rtKernelLaunch:ErrCode=107031, desc=[implicit dependency]", "y = x + 1", "default_stream",
+     "default_stream"),
+    (107032, "rtStreamWaitEvent:ErrCode=107032, desc=[capture conflict]", "side.wait_event(ready)", "border_event",
+     "border_event"),
+    (107033, "rtsStreamEndTaskGrp:ErrCode=107033, desc=[task group status error]", "handle = end(stream)", "task_group",
+     "task_group"),
+    (107036, "rtStreamEndCapture:ErrCode=107036, desc=[not initiated in this stream]", "graph.capture_end()",
+     "unmatched_end", "unmatched_end"),
+    (107038, "rtStreamEndCapture:ErrCode=107038, desc=[the thread of end and begin is not the same]",
+     "graph.capture_end()", "wrong_thread", "wrong_thread"),
+    (207005, "rtStreamWaitEvent:ErrCode=207005, desc=[driver error:resource alloc fail]", "y = self.layer(x)",
+     "memory_exhausted", "memory_exhausted"),
+    (207008, "rtStreamBeginCapture:ErrCode=207008, desc=[driver error:no stream resource]", "graph.capture_begin()",
+     "streams_exhausted", "streams_exhausted"),
+]  # fmt: skip
+
+
+def plog(code: int, said: str) -> str:
+    return (
+        f"[ERROR] RUNTIME(8099,4):2026-07-11-15:11:05.293.967 [api_c.cc:1081]8099 {said}, InnerCode=0x7030000\n"
+        f"[ERROR] ASCENDCL(8099,4):2026-07-11-15:11:05.294.152 [m.cpp:60]8099 call:it failed, runtime result = {code}\n"
+    )
+
+
+def traceback(code: int, line: str, prefix: str = "") -> str:
+    lines = (
+        "Traceback (most recent call last):",
+        '  File "/srv/app/run.py", line 9, in main',
+        "    model(x)",
+        '  File "/usr/local/lib/python3.11/site-packages/torch/nn/modules/module.py", line 1776, in _wrapped_call_impl',
+        "    return self._call_impl(*args, **kwargs)",
+        '  File "/srv/app/model.py", line 31, in forward',
+        f"    {line}",
+        "    ^^^^^^^^",
+        '  File "/usr/local/lib/python3.11/site-packages/torch_npu/npu/graphs.py", line 75, in end',
+        "    _end(stream)",
+        f"RuntimeError: end:Graph.cpp:48 NPU function error: c10_npu::acl::AclCall(stream), error code is {code}",
+        "[ERROR] 2026-06-17-11:49:59 (PID:4367, Device:1, RankID:-1) ERR00100 PTA call acl api failed",
+        "EE9999[PID: 4367] 2026-06-17-11:49:59.333.923 (EE9999):  it failed",
+        "        TraceBack (most recent call last):",
+    )
+    return "".join(f"{prefix}{one}\n" for one in lines)
+
+
+def errors(text: str) -> tuple[CaptureError, ...]:
+    found = runtime_logs.read(text, "a.log")
+    assert found is not None
+    return found.errors
+
+
+def test_the_cases_are_the_codes_of_the_table() -> None:
+    assert {code for code, *_ in CODES} == {rule.code for rule in rules().rules.values() if rule.code is not None}
+
+
+@pytest.mark.parametrize(("code", "said", "line", "by_plog", "by_line"), CODES, ids=[str(case[0]) for case in CODES])
+def test_a_code_is_found_in_both_forms_with_rule_fix_and_threads(
+    code: int, said: str, line: str, by_plog: str, by_line: str
+) -> None:
+    (alone,) = errors(plog(code, said))
+    assert (alone.code, alone.rule, alone.times, alone.line, alone.source) == (code, by_plog or None, 2, 1, None)
+    assert alone.said.startswith(said.partition(":")[0])
+    known = {name for name, rule in rules().rules.items() if rule.code == code}
+    assert set(alone.among) <= known
+    assert alone.standing == ("proven" if len(known) == 1 else "derived" if by_plog else "unknown")
+    (traced,) = errors(traceback(code, line))
+    assert (traced.code, traced.rule) == (code, by_line)
+    assert traced.source == f"model.py:31 in forward: {line}"
+    rule = rules().of(by_line)
+    assert traced.forbids == (rule.forbids,)
+    assert traced.fixes == (rule.fix,)
+    assert len(traced.threads) == len(rule.sources)
+    assert not any(thread.startswith(("VA ", "RT:")) for thread in traced.threads)
+
+
+@pytest.mark.parametrize(
+    ("code", "line", "rule"),
+    [
+        (107027, "if mask.any():", "host_read"),
+        (107027, "rows = torch.nonzero(mask)", "data_shape"),
+        (107027, "x = x[x > 0]", "data_shape"),
+        (107027, "torch.npu.synchronize()", "synchronise"),
+        (107027, "y = torch.cond(p, f, g, (x,))", "conditional"),
+        (107030, "y = host.to(device, non_blocking=True)", "pageable_copy"),
+        (107030, "lens = torch.tensor(sizes, device=x.device)", "sync_copy"),
+    ],
+)
+def test_of_several_rules_the_models_line_chooses(code: int, line: str, rule: str) -> None:
+    (found,) = errors(traceback(code, line))
+    assert (found.rule, found.standing) == (rule, "derived")
+
+
+def test_what_no_line_decides_keeps_every_rule() -> None:
+    (found,) = errors(traceback(107027, "y = self.helper(x)"))
+    assert (found.rule, found.standing, found.source) == (None, "unknown", "model.py:31 in forward: y = self.helper(x)")
+    assert len(found.among) == len(found.forbids) > 3
+
+
+def test_another_threads_copy_and_a_communicators_stream_are_seen_in_the_log() -> None:
+    thread = "Exception in thread Thread-14 (_update):\n" + traceback(107030, "update(self.bias)")
+    assert [found.rule for found in errors(thread)] == ["other_thread"]
+    (joined,) = errors("frame #12: /usr/lib/libhccl.so\n" + plog(107025, CODES[0][1]))
+    assert (joined.rule, joined.standing) == ("unjoined_collective", "derived")
+
+
+def test_lines_of_a_server_are_read_by_process_and_counted_together() -> None:
+    other = WORKER.replace("4367", "4368").replace("TP1", "TP2")
+    mixed = zip(
+        traceback(107030, "x.cpu()", WORKER).splitlines(), traceback(107030, "x.cpu()", other).splitlines(), strict=True
+    )
+    text = "".join(f"{one}\n" for pair in mixed for one in pair)
+    (found,) = errors(text)
+    assert (found.source, found.times) == ("model.py:31 in forward: x.cpu()", 2)
+    assert without_prefix(f"{WORKER}  File") == "  File"
+
+
+def test_what_comes_after_a_first_error_of_a_process_is_named_its_consequence() -> None:
+    text = plog(107025, CODES[0][1]) + plog(107029, CODES[2][1])
+    first, then = errors(text)
+    assert (first.after, then.after) == (None, 107025)
+
+
+def test_an_error_that_comes_before_the_runtime_has_no_code() -> None:
+    said = "RuntimeError: Not support Generator while in capture mode during NPU graph capture."
+    (found,) = errors(traceback(107029, "torch.rand(4, generator=g)").replace(f"error code is {107029}", "") + said)
+    assert (found.code, found.rule, found.standing) == (None, "generator_state", "proven")
+
+
+def test_a_log_of_the_runtime_without_such_a_code_has_no_error_and_other_texts_are_not_read() -> None:
+    assert errors(plog(507011, "rtStreamSynchronize:ErrCode=507011, desc=[x]")) == ()
+    assert runtime_logs.read("error code is lost\nexit status 107027\n", "a.log") is None
+
+
+def test_one_log_may_hold_ges_verdict_and_the_runtimes_error(tmp_path: Path) -> None:
+    verdict = (
+        "[INFO] TORCHAIR(1,python):x [c.cpp:246]1 Static FX graph compiled to static Ascend GE graph, graph id: 0\n"
+    )
+    (tmp_path / "both.log").write_text(verdict + plog(107031, CODES[4][1]))
+    found = FileFacts.from_read(read(tmp_path / "both.log"))
+    assert (found.sinking.ge_build, [error.code for error in found.errors]) == ("static", [107031])
+
+
+def test_a_long_line_takes_no_time(tmp_path: Path) -> None:
+    text = (
+        "[ERROR] RUNTIME(1,):" + "a" * 3_000_000 + ", runtime result = 107030\n" + "(" * 200_000 + "\n" + "w" * 500_000
+    )
+    assert errors(text) == ()
+
+
+def test_explain_prints_code_rule_line_fix_and_threads(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "worker.log").write_text(traceback(107027, "n = lengths.max().item()", WORKER))
+    assert main(["explain", "--log", str(tmp_path / "worker.log")]) == 0
+    page = " ".join(capsys.readouterr().out.split())
+    assert "107027 host_read · derived" in page
+    assert "model.py:31 in forward: n = lengths.max().item()" in page
+    assert "forbidden: the host reads a value" in page
+    assert "-> keep the value on the device" in page
+    assert "vllm-project/vllm-ascend #16736" in page
+    assert "FX graph" not in page
+    assert main(["explain", "--json", "--log", str(tmp_path / "worker.log")]) == 0
+    (error,) = json.loads(capsys.readouterr().out)["errors"]
+    assert (error["code"], error["rule"], error["line"]) == (107027, "host_read", 11)
