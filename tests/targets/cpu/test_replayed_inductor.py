@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import gc
 import textwrap
+import weakref
 from collections.abc import Callable
 from functools import partial
 from types import FunctionType, SimpleNamespace
@@ -88,6 +90,18 @@ def test_results_are_the_wrappers_bit_for_bit(freezing: str):
             assert same(got, expected)
             assert got[3].data_ptr() == x.data_ptr()
     assert fast.statistics.hits == 2
+
+
+def test_nobody_holds_the_result_of_the_call_that_was_recorded():
+    fast = npucompose.compile(nn.Linear(4, 4).eval().requires_grad_(False), *FUSED)
+    x = torch.randn(3, 4)
+    gc.disable()  # what only a circle of references holds is held until it comes
+    try:
+        first = weakref.ref(fast(x))
+        assert first() is None
+    finally:
+        gc.enable()
+    assert len(recordings(fast)) == 1
 
 
 @pytest.mark.slow

@@ -70,11 +70,14 @@ def record_call(code: GeneratedCode, inputs: Sequence[Any], *, finish: bool) -> 
         return [for_inference(value) if inference else value for value in values]
 
     with recorder_of(fx.GraphModule({}, fx.Graph()), inputs, None, CodeRecorder) as recorder:
-        plan, refusal = recorder.run_code(code, inputs)
-        if refusal is not None and not finish:
-            raise refusal
-        results = returned(recorder.results(inputs))
-        recorder.commit(inputs)
+        try:
+            plan, refusal = recorder.run_code(code, inputs)
+            if refusal is not None and not finish:
+                raise refusal
+            results = returned(recorder.results(inputs))
+            recorder.commit(inputs)
+        finally:
+            recorder.forget()
         if refusal is not None:
             refusal.outputs = results
             raise refusal
@@ -125,6 +128,12 @@ class CodeRecorder(GraphRecorder):
             except CaptureError as error:
                 self.refusal = error if isinstance(error, gate.Refused) else gate.Refused(str(error), reason=str(error))
         return None, self.refusal
+
+    def forget(self) -> None:
+        """Results belong to the caller from here on: in the circle of this object, its tensors' weak references and
+        what these call, they would live until the garbage collector comes."""
+        self.returned = []
+        self._alive.clear()
 
     # -- what the code tells
 
