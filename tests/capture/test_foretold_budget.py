@@ -83,6 +83,30 @@ def test_a_call_that_cannot_be_made_is_why_nothing_is_foretold_and_the_verdict_s
     assert facts.no_budget.startswith("model.sequence[0]: ")
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ("model=mlp", CALLS),
+        ("model=mlp", CALLS, "shapes=dynamic"),
+        ("model=gpt_decode",),
+        ("model=moe_shared_expert", "passes=stream_plan", "streams.min_gain=0"),
+        ("model=mla_prolog", "passes=stream_plan", "streams.min_gain=0"),
+    ],
+    ids=" ".join,
+)
+def test_a_run_then_holds_what_was_foretold(overrides: tuple[str, ...]) -> None:
+    """Its recordings' own account says the same, but for constants and what alignment takes."""
+    foretold = budget(*overrides).recorded_bytes
+    torch._dynamo.reset()
+    session = Session(check(compose(["mode=reduce-overhead", *overrides])))
+    for at, call in enumerate(session.calls):
+        session.call(session.compiled, session.inputs(at, call))
+    facts = session.checked.target.recordings(session.materialised.backend)
+    slabs = {number: nbytes for one in facts for number, nbytes in one["slabs"]}
+    assert foretold == pytest.approx(sum(slabs.values()) + sum(one["output_bytes"] for one in facts), rel=0.01)
+
+
 def test_sizes_are_those_of_the_one_dimension_that_calls_change() -> None:
     examples = {"x": torch.ones(4, 2), "y": torch.ones(4)}
     assert sizes_of([{}, {"x.0": 6}, {"x.0": 8}], examples) == ("x.0", [4, 6, 8])
