@@ -15,6 +15,7 @@ from npucompose.errors import ConfigError
 from npucompose.experiment import expectations
 from npucompose.experiment.job import Job
 from npucompose.results.capture import CaptureFinding, CaptureLegality
+from npucompose.results.capture_budget import CaptureBudgetFacts, CaptureRange
 from npucompose.results.graphs import RuleFacts
 from npucompose.results.record import CallFacts, Expectation, Report, SequenceFacts
 from npucompose.results.sinking import Blame, DiagnosisStep, SinkingFacts, SinkingVerdict
@@ -46,6 +47,25 @@ def one(report: Report, **expect: Any) -> Expectation:
     return found
 
 
+SOME = CaptureRange(low=8, high=12)
+BUDGET = CaptureBudgetFacts(
+    soc="Ascend910B1", sizes_of="x.0", sizes=(), graphs=1, kernels=SOME, streams=SOME, tasks=SOME, events=SOME,
+    nbytes=CaptureRange(low=2 << 20, high=3 << 20), available=SOME, certain=(), possible=(8,), recorded_bytes=None,
+    recorded_apart_bytes=None, why_not_recorded=None, unknown=("workspaces",),
+)  # fmt: skip
+
+
+def with_budget(budget: CaptureBudgetFacts) -> Report:
+    assert CAPTURED.capture is not None
+    return attrs.evolve(CAPTURED, capture=attrs.evolve(CAPTURED.capture, budget=budget))
+
+
+BUDGETED = with_budget(BUDGET)
+RECORDED = with_budget(attrs.evolve(BUDGET, recorded_bytes=1024))
+"""On a target whose own recordings are planned."""
+UNTRACED = with_budget(attrs.evolve(BUDGET, nbytes=None))
+
+
 @pytest.mark.parametrize(
     ("expect", "report", "got", "held"),
     [
@@ -66,6 +86,14 @@ def one(report: Report, **expect: Any) -> Expectation:
         ({"capture_legal": False}, REFUSED, False, True),
         ({"capture_legal": False}, FULL, None, False),
         ({"capture_legal": True}, UNDECIDED, None, False),
+        ({"capture_streams_max": 12}, BUDGETED, 12, True),
+        ({"capture_streams_max": 11}, BUDGETED, 12, False),
+        ({"capture_streams_max": 11}, CAPTURED, None, False),
+        ({"capture_bytes_max": "3MiB"}, BUDGETED, 3 << 20, True),
+        ({"capture_bytes_max": "2.9MiB"}, BUDGETED, 3 << 20, False),
+        ({"capture_bytes_max": "1KiB"}, RECORDED, 1024, True),
+        ({"capture_bytes_max": "1023B"}, RECORDED, 1024, False),
+        ({"capture_bytes_max": "1TiB"}, UNTRACED, None, False),
         ({"bitwise": True}, FULL, True, True),
         ({"bitwise": True}, INDUCTOR, False, False),
         ({"bitwise": False}, INDUCTOR, False, True),
@@ -113,6 +141,22 @@ def test_a_miss_of_a_capture_names_rule_code_line_and_fix() -> None:
     found = one(REFUSED, capture_legal=True)
     assert found.evidence == ("at m.py:9", "host_read (107027) at m.py:9; fix: torch.where")
     assert one(FULL, capture_legal=True).evidence == ("the stage legality was not reached",)
+
+
+def test_a_miss_of_a_budget_says_the_interval_and_what_is_unknown() -> None:
+    assert one(BUDGETED, capture_streams_max=1).evidence == ("8 to 12 for 0 sizes", "workspaces")
+    assert one(BUDGETED, capture_bytes_max="1B").evidence == (
+        "2,097,152 to 3,145,728 bytes of an NPU's pool",
+        "workspaces",
+    )
+    unbounded = with_budget(attrs.evolve(BUDGET, streams=CaptureRange(low=8, high=None)))
+    assert (one(unbounded, capture_streams_max=99).held, one(FULL, capture_streams_max=99).held) == (False, False)
+
+
+def test_a_bound_that_is_no_size_is_refused() -> None:
+    for given in ("many", "1.5x", ""):
+        with pytest.raises(ValueError, match="'capture_bytes_max' must be a size such as 512MiB"):
+            Expect(capture_bytes_max=given)
 
 
 def test_captures_are_counted_over_all_calls_where_calls_are_declared() -> None:

@@ -118,7 +118,7 @@ def _bytes_by_size(calls: Sequence[SizedCall]) -> dict[int, Interval]:
 def _facts(
     question: BudgetQuestion, sizes_are: str, calls: Sequence[SizedCall], found: CaptureBudget
 ) -> CaptureBudgetFacts:
-    made = [one for call in sorted(calls, key=lambda call: call.size, reverse=True) for one in call.made]
+    made = [one for call in calls for one in call.made]  # a run records in this order
     recordings = [one.recording for one in made if one.recording is not None]
     traced = set(question.sizes) == {call.size for call in calls}
     whole = traced and len(recordings) == len(made)

@@ -1,0 +1,157 @@
+"""The budget that `explain --capture` and the stage legality foretell: of declared calls, of a server's sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from npucompose.compose.budget import sizes_of
+from npucompose.compose.capture import capture_of
+from npucompose.compose.check import check
+from npucompose.compose.session import Session
+from npucompose.compose.tree import compose
+from npucompose.report.capture import budget_lines
+from npucompose.results.capture import CaptureLegality
+from npucompose.results.capture_budget import CaptureBudgetFacts
+
+CALLS = "model.sequence=[{x.0: 2},{x.0: 64}]"
+
+
+@pytest.fixture(autouse=True)
+def compiled_anew() -> Iterator[None]:
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
+
+
+def judged(*overrides: str) -> CaptureLegality:
+    return capture_of(Session(check(compose(["mode=reduce-overhead", *overrides]))))[0]
+
+
+def budget(*overrides: str) -> CaptureBudgetFacts:
+    facts = judged(*overrides)
+    assert facts.budget is not None, facts.no_budget
+    return facts.budget
+
+
+@pytest.mark.parametrize("shapes", ["static", "dynamic"])
+def test_each_declared_call_is_a_size_with_bytes_of_its_own(shapes: str) -> None:
+    found = budget("model=mlp", CALLS, f"shapes={shapes}")
+    assert (found.sizes_of, [one.size for one in found.sizes]) == ("x.0", [2, 32, 64])
+    assert found.streams.low == found.streams.high == 3
+    assert found.tasks.low == found.tasks.high == 15
+    assert found.certain == found.possible == (2, 32, 64)
+    largest = found.sizes[-1].nbytes
+    assert largest is not None
+    assert found.nbytes is not None
+    assert largest.low == found.nbytes.low > 0, "smaller sizes lie in the memory of the largest"
+    assert found.recorded_bytes is not None
+    assert found.recorded_apart_bytes is not None
+    assert 0 < found.recorded_bytes < found.recorded_apart_bytes
+
+
+def test_a_servers_sizes_are_counted_without_bytes() -> None:
+    found = budget("model=mlp", "extensions.vllm.sizes=[1,8,64]")
+    assert (found.sizes_of, [one.size for one in found.sizes]) == ("extensions.vllm", [1, 8, 64])
+    assert found.streams.high == 3
+    assert (found.nbytes, found.recorded_bytes) == (None, None)
+    assert found.why_not_recorded == "sizes of extensions.vllm are no calls of this model"
+
+
+def test_a_stream_plan_takes_streams_and_events_and_one_stream_fewer_frees_most() -> None:
+    found = budget("model=mm_abs_sub", "passes=stream_plan", "streams.min_gain=0", "target.stream_threads=2")
+    assert (found.streams.high, found.events.high, found.kernels.high, found.tasks.high) == (2, 3, 4, 10)
+    assert found.changes[0].what == "main with one stream fewer"
+    assert (found.changes[0].streams.low, found.changes[0].streams.high) == (1, 1)
+
+
+def test_the_socs_table_decides_what_is_available() -> None:
+    assert budget("model=add", "target.soc=ascend310p").available.high == 992 - 128
+    refused = judged("model=add", "target.soc=ascend310b")
+    assert refused.budget is None
+    assert refused.no_budget == "Ascend310B1 captures nothing: Atlas 200I/500 A2 inference."
+    assert list(budget_lines(refused)) == [("budget", f"not foretold: {refused.no_budget}")]
+
+
+def test_a_call_that_cannot_be_made_is_why_nothing_is_foretold_and_the_verdict_stays() -> None:
+    facts = judged("model=mla_prolog", "model.sequence=[{x.0: 2}]")
+    assert facts.verdict == "captures"
+    assert facts.no_budget is not None
+    assert facts.no_budget.startswith("model.sequence[0]: ")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ("model=mlp", CALLS),
+        ("model=mlp", CALLS, "shapes=dynamic"),
+        ("model=gpt_decode",),
+        ("model=moe_shared_expert", "passes=stream_plan", "streams.min_gain=0"),
+        ("model=mla_prolog", "passes=stream_plan", "streams.min_gain=0"),
+    ],
+    ids=" ".join,
+)
+def test_a_run_then_holds_what_was_foretold(overrides: tuple[str, ...]) -> None:
+    """Its recordings' own account says the same, but for constants and what alignment takes."""
+    foretold = budget(*overrides).recorded_bytes
+    torch._dynamo.reset()
+    session = Session(check(compose(["mode=reduce-overhead", *overrides])))
+    for at, call in enumerate(session.calls):
+        session.call(session.compiled, session.inputs(at, call))
+    facts = session.checked.target.recordings(session.materialised.backend)
+    slabs = {number: nbytes for one in facts for number, nbytes in one["slabs"]}
+    assert foretold == pytest.approx(sum(slabs.values()) + sum(one["output_bytes"] for one in facts), rel=0.01)
+
+
+def test_sizes_are_those_of_the_one_dimension_that_calls_change() -> None:
+    examples = {"x": torch.ones(4, 2), "y": torch.ones(4)}
+    assert sizes_of([{}, {"x.0": 6}, {"x.0": 8}], examples) == ("x.0", [4, 6, 8])
+    for calls in ([{}, {"x.0": 6, "y.0": 6}], [{}, {"x.0": 4}], [{}], [{}, {"x": "transposed"}], [{}, {"x.9": 2}]):
+        assert sizes_of(calls, examples) == ("calls", list(range(1, len(calls) + 1)))
+
+
+LONG = """
+import torch
+from torch import nn
+
+class Long(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(16, 16) * 0.1)
+
+    def forward(self, x):
+        y = x
+        for _ in range(500):
+            y = torch.tanh(x @ self.weight) + y
+            x = y.relu() * 0.5
+        return y
+
+def long(): return Long(), {"x": torch.randn(8, 16)}
+"""
+
+
+@pytest.mark.slow
+def test_2500_nodes_are_judged_within_three_seconds_beyond_the_trace(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the clock of this process, which others on the machine do not stop."""
+    import time
+
+    from npucompose.compose import capture
+    from npucompose.targets import foretelling
+
+    (tmp_path / "long_models.py").write_text(LONG)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    for module in (capture, foretelling):
+        monkeypatch.setattr(module, "perf_counter", time.process_time)
+    chosen = ["model=python", "model.factory=long_models:long", "trust=true", "mode=reduce-overhead"]
+    facts, trace_s, judge_s = capture_of(Session(check(compose(chosen))))
+    print(f"\n2,498 kernels: traced in {trace_s:.1f} s, judged in {judge_s:.1f} s of this process")
+    assert facts.budget is not None
+    assert facts.budget.kernels.high == 2498
+    assert facts.budget.streams.high == 2, "a queue of 2,048 tasks overflows into another stream"
+    assert judge_s <= 3
