@@ -83,9 +83,9 @@ def _number(value: Any) -> int | None:
 
 
 def _graph(tasks: Sequence[_Task], name: str) -> CapturedGraph:
-    streams = {
-        stream: [task for task in tasks if task.stream == stream] for stream in _in_order(t.stream for t in tasks)
-    }
+    streams: dict[int, list[_Task]] = {}
+    for task in tasks:
+        streams.setdefault(task.stream, []).append(task)
     found = tuple(
         CapturedStream(
             stream=stream,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from functools import cache
 
 from attrs import define, evolve, field
 
@@ -22,15 +23,16 @@ LONGEST_LINE = 4_000
 """Characters of a line that are searched: a code stands near its beginning."""
 _OURS = re.compile(r"\[(?:ERROR|WARNING|INFO|EVENT)\] (?:RUNTIME|ASCENDCL)\(|NPU function error: |ERR00100")
 _CODES = (
-    re.compile(r"(?P<call>\w{1,80}):ErrCode=(?P<code>\d{1,9}), desc=\[(?P<said>[^\[\]]{0,200})\]"),
-    re.compile(r"(?:(?P<call>\w{1,80}):)?(?P<said>[A-Za-z][^:\[\]]{0,200}?), runtime result = (?P<code>\d{1,9})"),
-    re.compile(
+    ("ErrCode=", re.compile(r"(?P<call>\w{1,80}):ErrCode=(?P<code>\d{1,9}), desc=\[(?P<said>[^\[\]]{0,200})\]")),
+    ("runtime result", re.compile(
+        r"(?:(?P<call>\w{1,80}):)?(?P<said>[A-Za-z][^:\[\]]{0,200}?), runtime result = (?P<code>\d{1,9})")),
+    ("NPU function error", re.compile(
         r"NPU function error: (?:call )?(?P<call>[\w:]{1,120})(?P<said>)[^\n]{0,400}?"
-        r"error code(?: is |: ?)(?P<code>\d{1,9})"
-    ),
-    re.compile(r"(?P<call>acl\w{1,80}) failed(?P<said>), error code(?: is |: ?)(?P<code>\d{1,9})"),
-)
-"""How a code is written: (the call that failed, the runtime's words, the code)."""
+        r"error code(?: is |: ?)(?P<code>\d{1,9})")),
+    ("failed, error code", re.compile(
+        r"(?P<call>acl\w{1,80}) failed(?P<said>), error code(?: is |: ?)(?P<code>\d{1,9})")),
+)  # fmt: skip
+"""(What a line has to hold, how a code is written: the call that failed, the runtime's words, the code)."""
 _REASON = re.compile(r"execution failed, reason=(?P<said>[^\[\]]{1,200})")
 _GENERATOR = re.compile(r"Not support Generator while in capture mode")
 _COLLECTIVE = re.compile(r"libhccl\.so|\bhcom\w{0,40}_|\bHccl[A-Z]\w{1,60}")
@@ -38,6 +40,12 @@ _COLLECTIVE = re.compile(r"libhccl\.so|\bhcom\w{0,40}_|\bHccl[A-Z]\w{1,60}")
 
 _SOURCES = {"VA": "vllm-project/vllm-ascend", "RT": "hicann/runtime", "CANN": "hiascend.com, CANN"}
 """The abbreviations of capture/rules.yaml."""
+
+_MARKS = (
+    'File "', "Traceback (", "Exception in thread", "ErrCode=", "runtime result", "error code", "execution failed",
+    "Not support Generator", "libhccl", "hcom", "Hccl",
+)  # fmt: skip
+"""One of these is in every line that says something; the others are passed over quickly."""
 
 _BY_LINE: tuple[tuple[str, re.Pattern[str]], ...] = (
     ("conditional", re.compile(r"torch\.cond\(")),
@@ -101,6 +109,8 @@ class _Log:
 
     def take(self, number: int, line: str) -> bool:
         """Whether the line has a code of a capture."""
+        if not (self.tracebacks.waits or any(mark in line for mark in _MARKS)):
+            return False
         process = process_of(line) or ""
         own = without_prefix(line)
         self.tracebacks.take(process, own)
@@ -111,8 +121,8 @@ class _Log:
         if _GENERATOR.search(own):
             self._note(number, process, None, "", "Not support Generator while in capture mode")
             return True
-        for pattern in _CODES:
-            for found in pattern.finditer(own):
+        for mark, pattern in _CODES:
+            for found in pattern.finditer(own) if mark in own else ():
                 if (code := int(found["code"])) in _rules_of():
                     self._note(number, process, code, found["call"] or "", found["said"].strip())
                     return True
@@ -156,6 +166,7 @@ def _merged(errors: list[CaptureError]) -> list[CaptureError]:
     return sorted(merged, key=lambda error: error.line)
 
 
+@cache
 def _rules_of() -> Mapping[int | None, tuple[str, ...]]:
     """{code: its rules}."""
     found: dict[int | None, list[str]] = {}

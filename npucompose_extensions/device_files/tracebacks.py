@@ -58,6 +58,11 @@ class Tracebacks:
     in_thread: set[str] = field(factory=set[str])
     """Processes whose newest traceback is of a thread (`Exception in thread …`)."""
 
+    @property
+    def waits(self) -> bool:
+        """Whether the next line may be the code of a frame."""
+        return bool(self._waiting)
+
     def take(self, process: str, line: str) -> None:
         """`line` without its prefix."""
         if line.startswith(BEGINS):

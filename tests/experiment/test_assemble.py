@@ -135,7 +135,7 @@ def prediction(cost: str = "measured", times: float = 1.0) -> Any:
     return SimpleNamespace(
         device="d", cost=cost, plan_us=10.0 * times, serial_us=20.0 * times, critical_us=5.0 * times,
         busy={"s1": 0.5}, peak_bytes=int(100 * times), serial_peak_bytes=int(80 * times),
-        spread=0.25, intra_op_threads=2,
+        spread=0.25, intra_op_threads=2, profile=None,
     )  # fmt: skip
 
 

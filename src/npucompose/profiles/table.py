@@ -103,11 +103,7 @@ def _families(rows: Sequence[Sized]) -> Mapping[str, Mapping[str, tuple[SizeTime
 
 def _entries(found: Sequence[tuple[float, float]]) -> Iterator[SizeTimes]:
     """Of (size, µs), the sizes rising."""
-    at = 0
-    while at < len(found):
-        size = found[at][0]
-        same = [us for other, us in found[at:] if other <= size * (1 + SAME_SIZE)]
-        times = sorted(same)
+    for size, times in _by_size(found):
         yield SizeTimes(
             size=size,
             low_us=bound(times, LOW),
@@ -115,7 +111,20 @@ def _entries(found: Sequence[tuple[float, float]]) -> Iterator[SizeTimes]:
             high_us=bound(times, HIGH),
             rows=len(times),
         )
-        at += len(same)
+
+
+def _by_size(found: Sequence[tuple[float, float]]) -> Iterator[tuple[float, list[float]]]:
+    """(size, its times, rising) of (size, µs), the sizes rising; what differs by SAME_SIZE at most is one size."""
+    size, times = 0.0, list[float]()
+    for other, us in found:
+        if times and other > size * (1 + SAME_SIZE):
+            yield size, sorted(times)
+            times = []
+        if not times:
+            size = other
+        times.append(us)
+    if times:
+        yield size, sorted(times)
 
 
 def _line(entries: Sequence[SizeTimes]) -> Line:
@@ -166,16 +175,13 @@ def _left_out(rows: Sequence[Sized], table: ProfileTable) -> Iterator[tuple[str,
         times.setdefault(one.kernel[:2], []).append((one.feature.size, one.row.us))
     for (family, operator), found in times.items():
         entries = table.families[family][operator]
-        for at, entry in enumerate(entries):
-            rest = {**table.families[family], operator: (*entries[:at], *entries[at + 1 :])}
+        for at, (size, of_size) in enumerate(_by_size(sorted(found))):
+            beside = entries[max(at - 1, 0) : at] + entries[at + 1 : at + 2]  # an estimate looks no further
+            rest = {**table.families[family], operator: beside}
             other = evolve(table, families={family: {name: left for name, left in rest.items() if left}})
-            guess = other.estimate(family, operator, entry.size)
+            guess = other.estimate(family, operator, size)
             if guess is not None:
-                yield from ((family, us / guess.middle_us) for size, us in found if _is_of(size, entry))
-
-
-def _is_of(size: float, entry: SizeTimes) -> bool:
-    return entry.size <= size <= entry.size * (1 + SAME_SIZE)
+                yield from ((family, us / guess.middle_us) for us in of_size)
 
 
 def _interval(ratios: Sequence[float]) -> Interval:
