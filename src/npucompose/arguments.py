@@ -77,6 +77,8 @@ class Command:
     act: str = ""
     """The function, "module:function"; empty for what is not called by its arguments."""
     arguments: tuple[Argument, ...] = ()
+    instead: Mapping[str, str] = field(factory=dict[str, str])
+    """{argument: the function that acts where it is given}."""
     actions: Mapping[str, Command] = field(factory=dict[str, "Command"])
     """Commands below it, in its place."""
 
@@ -106,7 +108,11 @@ def _declare(parser: argparse.ArgumentParser, command: Command) -> None:
         for name, action in command.actions.items():
             _declare(actions.add_parser(name, help=action.about), action)
     else:
-        parser.set_defaults(act=lambda arguments: pkgutil.resolve_name(command.act)(arguments))
+        parser.set_defaults(act=lambda arguments: pkgutil.resolve_name(_act_of(command, arguments))(arguments))
+
+
+def _act_of(command: Command, arguments: argparse.Namespace) -> str:
+    return next((act for name, act in command.instead.items() if getattr(arguments, name) is not None), command.act)
 
 
 def _argument(*names: str, **settings: Any) -> Argument:
@@ -170,6 +176,11 @@ EXPLAIN = (
     _argument("--under", default="", metavar="PATH", help="with --options: only values below this path"),
     _flag("--adapt", "show what the rules of adapt=… would do, as a diff; changes nothing"),
     _flag("--capture", "say whether the model would be captured as an NPU graph, and which lines prevent it"),
+    _argument(
+        "--vllm", metavar="RECIPE", help="every compilation option of vLLM and of a recipe: asked, acts, why not"
+    ),
+    _argument("--compilation-config", metavar="JSON", help="with --vllm: what else vLLM is asked for"),
+    _argument("--max-num-batched-tokens", type=int, metavar="N", help="with --vllm: vLLM's (default: 2048)"),
     AS_JSON,
 )
 LIST = (
@@ -331,6 +342,7 @@ COMMANDS = {
     "explain": Command(
         about="whether GE would build the graph static or an NPU would capture it, and why; runs no stage",
         act="npucompose.experiment.explain:act",
+        instead={"vllm": "npucompose.serving.vllm.explain:act"},
         arguments=EXPLAIN,
     ),
     "list": Command(

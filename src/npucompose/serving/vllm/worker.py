@@ -18,7 +18,7 @@ class RecipeWorker(CPUWorker):
         super().init_device()
         runner, recipe = self.model_runner, recipe_of(self.vllm_config.additional_config)
         most = self.scheduler_config.max_num_batched_tokens
-        sizes = [] if recipe is None else [size for size in recipe.sizes if size <= most]
+        sizes = [] if recipe is None else recipe.sizes_within(most)[0]
         warm_up = runner.warming_up_model
 
         def recorded() -> None:
