@@ -8,6 +8,7 @@ from typing import Any
 from vllm.logger import init_logger  # pyright: ignore[reportMissingImports]
 from vllm.platforms.cpu import CpuPlatform  # pyright: ignore[reportMissingImports]
 
+from npucompose.serving.vllm import steps
 from npucompose.serving.vllm.configuration import BACKEND, set_by
 from npucompose.serving.vllm.recipe import Recipe, recipe_of
 
@@ -48,6 +49,8 @@ class RecipePlatform(CpuPlatform):
         recipe = recipe_of(vllm_config.additional_config)
         asked = vllm_config.compilation_config.mode
         super().check_and_update_config(vllm_config)
+        if steps.asked(vllm_config.additional_config) is not None:
+            _with_our_worker(vllm_config)
         if recipe is None:
             return
         if asked != CompilationMode.VLLM_COMPILE or vllm_config.lora_config is not None:
@@ -75,8 +78,7 @@ def compile_by(recipe: Recipe, vllm_config: Any) -> None:
     for option, value in set_by(recipe, sizes).items():
         _set(config, option, value)
     os.environ["VLLM_USE_AOT_COMPILE"] = "0"  # its artifacts hold Inductor's code and nothing that is around it
-    if vllm_config.parallel_config.worker_cls == WORKER:
-        vllm_config.parallel_config.worker_cls = f"{HERE}.worker.RecipeWorker"
+    _with_our_worker(vllm_config)
     for line in recipe.checked.effective:
         logger.info("%s: asked %s, acts as %s: %s.", line.option, line.requested, line.effective, line.why)
     logger.info(
@@ -86,6 +88,11 @@ def compile_by(recipe: Recipe, vllm_config: Any) -> None:
         sizes,
         recipe.options.general,
     )
+
+
+def _with_our_worker(vllm_config: Any) -> None:
+    if vllm_config.parallel_config.worker_cls == WORKER:
+        vllm_config.parallel_config.worker_cls = f"{HERE}.worker.RecipeWorker"
 
 
 def _set(config: Any, option: str, value: Any) -> None:
