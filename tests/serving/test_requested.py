@@ -86,6 +86,7 @@ def test_a_piecewise_recipe_says_vllms_sizes(tmp_path: Path) -> None:
     found = outcomes(written(tmp_path, PIECEWISE), {"cudagraph_capture_sizes": [16]})
     assert (found["cudagraph_mode"].acts, found["cudagraph_capture_sizes"].acts) == ("PIECEWISE", [1, 2, 4])
     assert found["max_cudagraph_capture_size"].acts == 4
+    assert (found["extensions.vllm.general"].asked, found["extensions.vllm.general"].acts) == ("inductor", "eager")
     assert found["inductor_compile_config.dce"].why == "Inductor compiles nothing in mode=reduce-overhead"
 
 

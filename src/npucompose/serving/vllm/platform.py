@@ -86,7 +86,7 @@ def compile_by(recipe: Recipe, vllm_config: Any) -> None:
         recipe.path,
         recipe.options.graphs,
         sizes,
-        recipe.options.general,
+        recipe.others,
     )
 
 

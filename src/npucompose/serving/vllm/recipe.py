@@ -51,6 +51,11 @@ class Recipe:
         return self.checked.target.support(self.checked.experiment.mode.name).fuses
 
     @property
+    def others(self) -> str:
+        """What runs a number of tokens that the recipe does not name: Inductor's code where there is some."""
+        return self.options.general if self.fuses or self.each_size_alone else "eager"
+
+    @property
     def inductor(self) -> Mapping[str, Any]:
         """Inductor's options that it sets, over those of the engine."""
         return self.checked.experiment.inductor.settings() if self.fuses else {}

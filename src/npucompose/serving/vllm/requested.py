@@ -58,7 +58,7 @@ NO_MEANING: Mapping[str, str] = {
     "shapes.gears": "it is about NPUs",
 }
 """What of an experiment an engine does not read, by section or option."""
-SIZES = "extensions.vllm.sizes"
+SIZES, GENERAL = "extensions.vllm.sizes", "extensions.vllm.general"
 
 
 @frozen(kw_only=True)
@@ -159,6 +159,9 @@ def _own(recipe: Recipe, refusal: str | None, most: int) -> Iterator[OptionOutco
         one = OptionOutcome(option=name, asked=setting.value, acts=setting.value, why=reason)
         if reason is not None:
             one = evolve(one, acts=acting.get(name))
+        if name == GENERAL and recipe.others != setting.value:
+            mode = recipe.checked.experiment.mode.name
+            one = evolve(one, acts=recipe.others, why=f"mode={mode} has the kernels of eager, for any number of tokens")
         if name == SIZES and beyond:
             one = evolve(one, acts=within, why=f"{beyond} are above max_num_batched_tokens={most}")
         yield evolve(one, acts=None, why=refusal) if refusal else one
