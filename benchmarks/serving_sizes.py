@@ -96,7 +96,8 @@ def lines(rows: list[dict[str, Any]]) -> Iterator[str]:
         yield f"{one['load']}: {one['steps']:,} steps, {one['rows']:,} tokens"
         yield f"  vLLM's list   {one['vllm']['sizes']:>3} sizes pad {one['vllm']['padding']:>8,} tokens"
         planned = one["planned"]
-        yield f"  planned       {len(planned['sizes']):>3} sizes pad {planned['padding']:>8,} tokens, {one['less']:.1%} less"
+        sizes, less = len(planned["sizes"]), f"{one['less']:.1%} less"
+        yield f"  planned       {sizes:>3} sizes pad {planned['padding']:>8,} tokens, {less}"
         yield f"  as little as vLLM's list with {one['sizes_for_vllms_padding']} sizes; the curve:"
         yield from (f"    {number:>3} sizes {least:>9,} tokens" for number, least in one["curve"])
 

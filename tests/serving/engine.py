@@ -55,7 +55,8 @@ def answer(
     **engine: Any,
 ) -> Answer:
     """Greedy tokens of an engine that is made with these arguments of `vllm.LLM`, with `processes` in one of its own,
-    as `vllm serve` has it; `during` names what happens meanwhile (tests/serving/events.py), `before_…` before it is made."""
+    as `vllm serve` has it; `during` names what happens meanwhile (tests/serving/events.py), `before_…`
+    before it is made."""
     asked = {"model": str(model), "batches": batches, "tokens": tokens, "engine": engine, "during": during}
     ran = subprocess.run(
         command(asked), env=environment(cache, processes), cwd=ROOT, capture_output=True, text=True, check=False

@@ -1,6 +1,7 @@
 """What the installed vLLM makes of a compilation configuration and a recipe.
 
-`python -m npucompose.serving.vllm.installed`, a process of its own: vLLM writes to its log and into its environment as soon as it is imported.
+`python -m npucompose.serving.vllm.installed`, a process of its own: vLLM writes to its log and into its environment
+as soon as it is imported.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""How many tokens vLLM's scheduler put into each step, as a trace for `npucompose sizes plan`. Imports nothing of vLLM."""
+"""How many tokens vLLM's scheduler put into each step, as a trace for `npucompose sizes plan`.
+
+Imports nothing of vLLM.
+"""
 
 from __future__ import annotations
 

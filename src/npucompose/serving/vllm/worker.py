@@ -8,8 +8,8 @@ from typing import Any
 from vllm.logger import init_logger  # pyright: ignore[reportMissingImports]
 from vllm.v1.worker.cpu_worker import CPUWorker  # pyright: ignore[reportMissingImports]
 
-from npucompose.serving.vllm.pieces import PIECES, recorded_bytes
 from npucompose.serving.vllm.configuration import BACKEND
+from npucompose.serving.vllm.pieces import PIECES, recorded_bytes
 from npucompose.serving.vllm.recipe import recipe_of
 from npucompose.serving.vllm.steps import StepTrace, trace_of
 
