@@ -127,8 +127,17 @@ test-cuda: $(READY)  ## on a host with an NVIDIA GPU: CUDA graphs against eager,
 	$@/bin/python -m pip install --quiet --no-deps --no-build-isolation --editable .
 	@touch $@
 
-test-serving: .vllm  ## recipes in the genuine vLLM, in an environment of its own; ten minutes
+test-serving: .vllm  ## recipes in the genuine vLLM, in an environment of its own; an hour
 	.vllm/bin/python -m pytest -p no:cacheprovider -m serving tests/serving
+
+bench-serving: .vllm  ## eager, vLLM's own and a recipe in the genuine vLLM, one thread and two, into benchmarks/results; idle, hours
+	.vllm/bin/python -m benchmarks.serving
+
+serving-sizes: .vllm  ## capture sizes planned on traces of vLLM's scheduler, recorded anew, into benchmarks/results
+	.vllm/bin/python -m benchmarks.serving_sizes --again
+
+serving-requests: .vllm  ## 2,000 random requests to vLLM's server, with a recipe and eager, into benchmarks/results
+	.vllm/bin/python -m benchmarks.serving_requests
 
 bundle: .bundle  ## .bundle: all that test-cuda-offline needs beside torch, to be copied to a host without network
 
@@ -184,4 +193,4 @@ golden: $(READY)  ## rewrite the golden files, to be reviewed as a diff
 clean:  ## remove .venv and what runs leave behind
 	rm -rf $(VENV) .vllm .host .bundle .bundle.build dist outputs multirun .npucompose
 
-.PHONY: help install extras ci-extras rivals run wheel native test test-shuffled surroundings test-full test-sanitized test-sanitized-fast fuzz-programs fuzz-fused op-db fuzz-strangers mutants test-npu test-serving test-cuda test-cuda-offline bundle lock check bench bench-generate bench-streams bench-table huggingface npu-tables pictures golden clean dist try-dist
+.PHONY: help install extras ci-extras rivals run wheel native test test-shuffled surroundings test-full test-sanitized test-sanitized-fast fuzz-programs fuzz-fused op-db fuzz-strangers mutants test-npu test-serving bench-serving serving-sizes serving-requests test-cuda test-cuda-offline bundle lock check bench bench-generate bench-streams bench-table huggingface npu-tables pictures golden clean dist try-dist

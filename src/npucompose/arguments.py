@@ -85,7 +85,11 @@ def _declare(parser: argparse.ArgumentParser, command: Command) -> None:
         for name, action in command.actions.items():
             _declare(actions.add_parser(name, help=action.about), action)
     else:
-        parser.set_defaults(act=lambda arguments: pkgutil.resolve_name(command.act)(arguments))
+        parser.set_defaults(act=lambda arguments: pkgutil.resolve_name(_act_of(command, arguments))(arguments))
+
+
+def _act_of(command: Command, arguments: argparse.Namespace) -> str:
+    return next((act for name, act in command.instead.items() if getattr(arguments, name) is not None), command.act)
 
 
 def _kinds() -> tuple[str, ...]:
@@ -136,6 +140,9 @@ EXPLAIN = (
     argument("--under", default="", metavar="PATH", help="with --options: only values below this path"),
     flag("--adapt", "show what the rules of adapt=… would do, as a diff; changes nothing"),
     flag("--capture", "say whether the model would be captured as an NPU graph, and which lines prevent it"),
+    argument("--vllm", metavar="RECIPE", help="every compilation option of vLLM and of a recipe: asked, acts, why not"),
+    argument("--compilation-config", metavar="JSON", help="with --vllm: what else vLLM is asked for"),
+    argument("--max-num-batched-tokens", type=int, metavar="N", help="with --vllm: vLLM's (default: 2048)"),
     AS_JSON,
 )
 LIST = (
@@ -272,6 +279,7 @@ COMMANDS = {
     "explain": Command(
         about="whether GE would build the graph static or an NPU would capture it, and why; runs no stage",
         act="npucompose.experiment.explain:act",
+        instead={"vllm": "npucompose.serving.vllm.explain:act"},
         arguments=EXPLAIN,
     ),
     "list": Command(

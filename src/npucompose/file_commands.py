@@ -25,6 +25,8 @@ class Command:
     act: str = ""
     """The function, "module:function"; empty for what is not called by its arguments."""
     arguments: tuple[Argument, ...] = ()
+    instead: Mapping[str, str] = field(factory=dict[str, str])
+    """{argument: the function that acts where it is given}."""
     actions: Mapping[str, Command] = field(factory=dict[str, "Command"])
     """Commands below it, in its place."""
 

@@ -31,6 +31,7 @@ def test_explain_takes_an_experiment_or_files(capsys: pytest.CaptureFixture[str]
     assert given == {
         "overrides": [], "config_dir": [], "config_name": "config", "env": {}, "log": [], "dump": [],
         "options": False, "under": "", "adapt": False, "capture": False, "json": False,
+        "vllm": None, "compilation_config": None, "max_num_batched_tokens": None,
     }  # fmt: skip
     assert vars(explaining("a=1", "--log", "x", "--log", "y", "--dump", "z", "-cd", "d"))["log"] == ["x", "y"]
 

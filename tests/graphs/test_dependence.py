@@ -245,3 +245,20 @@ def test_a_view_with_a_stale_value_is_a_view_of_both() -> None:
     found = Aliases.from_graph(graph)
     assert found.shares(view, view.args[0])  # type: ignore[arg-type]
     assert storage_of(view.meta["val"]) in found.keys[view]
+
+
+def test_views_of_a_view_with_a_stale_value_wait_for_a_write_to_both() -> None:
+    """What an operator in place becomes: its buffer has a storage of its own, and every view behind it the old one."""
+    building = Program(inputs=1)
+    (x,) = building.values
+    buffer = building.call(aten.empty_like.default, x)
+    building.call(aten.copy_.default, buffer, x)
+    first = building.call(aten.view.default, buffer, [-1])
+    second = building.call(aten.view.default, first, [4, -1])
+    third = building.call(aten.view.default, second, [2, -1])
+    module = building.finish([building.call(aten.relu.default, third)])
+    with building.mode:
+        stale = torch.empty(4, 4)
+        for view in (first, second, third):
+            view.meta["val"] = stale.view(view.meta["val"].shape)
+    assert ("copy__default", "relu_default", "read after write") in edges(module.graph)

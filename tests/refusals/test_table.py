@@ -83,6 +83,7 @@ NO_STRANGERS = {
     "airflow_free.stage": "what was written in the same call",
     "airflow_free.outcome": "what our own process answers: tests/airflow_free/test_hostile_jobs.py",
     "npucompose.experiment.tracking": "what our own process is given",
+    "npucompose.serving.vllm.installed": "what our own process answers: tests/serving/test_requested.py",
     "airflow_free.keys": "what is hashed, and not read",
 }
 """Modules that read something, and why they have no rows."""

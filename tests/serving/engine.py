@@ -20,6 +20,7 @@ ROOT = Path(__file__).resolve().parents[2]
 ENVIRONMENT = {
     "VLLM_CPU_KVCACHE_SPACE": "1",
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+    "OMP_NUM_THREADS": "1",
     "VLLM_NO_USAGE_STATS": "1",
     "HF_HUB_OFFLINE": "1",
 }
@@ -54,7 +55,8 @@ def answer(
     **engine: Any,
 ) -> Answer:
     """Greedy tokens of an engine that is made with these arguments of `vllm.LLM`, with `processes` in one of its own,
-    as `vllm serve` has it; `during` names what happens meanwhile (tests/serving/events.py)."""
+    as `vllm serve` has it; `during` names what happens meanwhile (tests/serving/events.py), `before_…`
+    before it is made."""
     asked = {"model": str(model), "batches": batches, "tokens": tokens, "engine": engine, "during": during}
     ran = subprocess.run(
         command(asked), env=environment(cache, processes), cwd=ROOT, capture_output=True, text=True, check=False
@@ -87,6 +89,7 @@ def main(asked: dict[str, Any]) -> None:
 
     from tests.serving import events
 
+    getattr(events, f"before_{asked['during']}", lambda: None)()
     llm = LLM(model=asked["model"], **{**ENGINE, **asked["engine"]})
     greedy = SamplingParams(temperature=0, max_tokens=asked["tokens"], ignore_eos=True, detokenize=False)
     found = getattr(events, asked["during"])(llm, greedy, {batch: prompts(batch) for batch in asked["batches"]})

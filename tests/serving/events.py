@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import random
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -89,3 +90,66 @@ def garbage_in_padding(llm: Any, greedy: Any, prompts: Prompts) -> Tokens:
 
     runner._model_forward = spoiled
     return {**nothing(llm, greedy, prompts), "padded rows": [[len(padded)]]}
+
+
+def slept(llm: Any, greedy: Any, prompts: Prompts) -> Tokens:
+    """vLLM's sleep mode, as far as its processors have it: the worker is asked, and its log says that it ignores it."""
+    found = {f"before, {name}": tokens for name, tokens in nothing(llm, greedy, prompts).items()}
+    for call in ("sleep", "wake_up"):
+        llm.collective_rpc(call)
+    llm.reset_prefix_cache()
+    return found | {f"after, {name}": tokens for name, tokens in nothing(llm, greedy, prompts).items()}
+
+
+def recordings(llm: Any, greedy: Any, prompts: Prompts) -> Tokens:
+    """Beside the tokens, of each recording: its streams, the threads that replay it, its kernels."""
+    from npucompose.serving.vllm.pieces import PIECES
+
+    found = nothing(llm, greedy, prompts)
+    facts = [one for piece in PIECES for one in piece.recordings()]
+    return {**found, "recordings": [[one[name] for name in ("streams", "threads", "kernels")] for one in facts]}
+
+
+COUNTED: list[int] = []
+"""Bytes that torch's allocator gave while an engine recorded, and did not get back."""
+
+
+def _once_for_all(runner: Any, tokens: int) -> None:
+    """What a process keeps after its first step and its first recording, whatever that is of."""
+    import torch
+
+    import npucompose
+
+    runner._dummy_run(tokens)
+    recorded = torch.compile(torch.nn.Linear(2, 2), backend=npucompose.backend("mode=reduce-overhead"))
+    with torch.no_grad():
+        recorded(torch.rand(2, 2))
+
+
+def before_memory() -> None:
+    """Have them counted, by torch's profiler: it sees each allocation, and knows nothing of recordings."""
+    from npucompose.serving.vllm import worker
+
+    record = worker.record
+
+    def counted(runner: Any, sizes: list[int]) -> None:
+        from torch.profiler import ProfilerActivity, profile
+
+        _once_for_all(runner, max(sizes) + 1)
+        gc.collect()
+        with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
+            record(runner, sizes)
+            gc.collect()
+        assert profiler.profiler is not None
+        seen = profiler.profiler.kineto_results.events()
+        COUNTED.append(sum(event.nbytes() for event in seen if event.name() == "[memory]"))
+
+    worker.record = counted
+
+
+def memory(llm: Any, greedy: Any, prompts: Prompts) -> Tokens:
+    """Beside the tokens: the bytes that vLLM's log gives of the recordings, and those that were counted."""
+    from npucompose.serving.vllm.pieces import PIECES, recorded_bytes
+
+    facts = [one for piece in PIECES for one in piece.recordings()]
+    return {**nothing(llm, greedy, prompts), "bytes": [[recorded_bytes(facts), *COUNTED]]}

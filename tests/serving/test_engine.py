@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Callable
 from functools import cache
 from importlib.util import find_spec
@@ -9,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.serving.engine import Answer, answer
+from npucompose.capture_sizes.trace import Trace
+from tests.serving.engine import Answer, answer, prompts
 from tests.serving.small_models import MODELS, written
 
 pytestmark = [
@@ -72,19 +75,73 @@ def test_passes_of_a_recipe_run_inside_vllm(kind: str, eager: Callable[[str], An
     served = answer(written("qwen2", tmp_path), tmp_path, [2], additional_config=config)
     assert served.tokens == {"2": eager("qwen2").tokens["2"]}
     assert "places changed: dead_code" in served.log
+    assert replaced(served.log) == 9, "four layers with two norms each, and the last one"
+
+
+def replaced(log: str) -> int:
+    """Places that the pass `replace` changed, as vLLM's log has them."""
+    return sum(int(found) for found in re.findall(r"places changed: .*?replace (\d+)", log))
+
+
+def test_a_plan_of_two_streams_for_a_mixture_of_experts_runs_on_two_threads(
+    eager: Callable[[str], Answer], tmp_path: Path
+) -> None:
+    place = recipe(tmp_path, "recorded")
+    chosen = "/shapes: auto\n  - override /passes: stream_plan"
+    place.write_text(place.read_text().replace("/shapes: auto", chosen) + "streams: {min_gain: 0, trial_ms: 0}\n")
+    config = {"npucompose": str(place)}
+    served = answer(written("mixtral", tmp_path), tmp_path, BATCHES, during="recordings", additional_config=config)
+    found = served.tokens.pop("recordings")
+    assert served.tokens == eager("mixtral").tokens
+    assert len(found) == len(SIZES["recorded"])
+    assert {(streams, threads) for streams, threads, _ in found} == {(2, 2)}
+
+
+@pytest.mark.parametrize("kind", ["fused", "recorded"])
+@pytest.mark.parametrize("model", ["qwen2", "mixtral"])
+def test_the_bytes_in_the_log_are_those_that_the_allocator_gave(model: str, kind: str, tmp_path: Path) -> None:
+    place = recipe(tmp_path, kind)
+    place.write_text(place.read_text().replace(f"sizes: {SIZES[kind]}", "sizes: [64, 128, 256, 512]"))
+    served = answer(
+        written(model, tmp_path),
+        tmp_path,
+        [1],
+        tokens=4,
+        during="memory",
+        max_num_batched_tokens=1024,
+        additional_config={"npucompose": str(place)},
+    )
+    ((reported, counted),) = served.tokens["bytes"]
+    assert counted > 1_000_000
+    assert reported == pytest.approx(counted, rel=0.01)
+    assert f"{reported / 2**20:.1f} MiB beside the weights" in served.log
+
+
+def test_a_trace_has_the_tokens_of_every_step_with_and_without_a_recipe(tmp_path: Path) -> None:
+    model, wanted = written("qwen2", tmp_path), [[], []]
+    for found, more in zip(wanted, ({}, {"npucompose": str(recipe(tmp_path, "recorded"))}), strict=True):
+        trace = tmp_path / f"steps{len(more)}.csv"
+        answer(model, tmp_path, [1, 3], tokens=8, additional_config={**more, "npucompose_steps": str(trace)})
+        found += trace.read_text().split()
+        asked = [len(prompt["prompt_token_ids"]) for batch in (1, 3) for prompt in prompts(batch)]
+        assert Trace.from_csv(trace).rows == sum(asked) + 7 * len(asked), "a request's last token is in no step"
+    assert wanted[0] == wanted[1]
 
 
 SCARCE = {"num_gpu_blocks_override": 40, "block_size": 32, "max_num_batched_tokens": 64}
 """Memory for half of what eight requests of 256 tokens want, prompts in chunks."""
 
 
-@pytest.mark.parametrize("kind", SIZES)
+LONG = [*(("qwen2", kind) for kind in SIZES), *((model, "fused") for model in MODELS if model != "qwen2")]
+
+
+@pytest.mark.parametrize(("model", "kind"), LONG)
 def test_256_tokens_are_those_of_eager_with_preemption_chunked_prefill_and_prefix_caching(
-    kind: str, tmp_path: Path
+    model: str, kind: str, tmp_path: Path
 ) -> None:
-    model, config = written("qwen2", tmp_path), {"npucompose": str(recipe(tmp_path, kind))}
-    alone = answer(model, tmp_path, [8, 8], tokens=256, enforce_eager=True)
-    served = answer(model, tmp_path, [8, 8], tokens=256, additional_config=config, **SCARCE)
+    place, config = written(model, tmp_path), {"npucompose": str(recipe(tmp_path, kind))}
+    alone = answer(place, tmp_path, [1, 5, 8, 8], tokens=256, enforce_eager=True)
+    served = answer(place, tmp_path, [1, 5, 8, 8], tokens=256, additional_config=config, **SCARCE)
     assert served.counted["preemptions"] > 0
     assert served.tokens == alone.tokens
 
@@ -102,6 +159,49 @@ def test_a_second_start_takes_the_code_of_the_first(eager: Callable[[str], Answe
     assert first.tokens == second.tokens == {"2": eager("qwen2").tokens["2"]}
     assert first.counted["fxgraph_cache_miss"] > 0
     assert (second.counted["fxgraph_cache_miss"], second.counted["fxgraph_cache_hit"] > 0) == (0, True)
+
+
+PASS = """\
+from typing import ClassVar
+
+from attrs import frozen
+from torch import fx
+
+from npucompose.passes.base import Pass
+from npucompose.schema.capabilities import Capabilities
+
+
+@frozen(kw_only=True)
+class Mine(Pass):
+    name: ClassVar[str] = "mine"
+
+    def rewrite(self, graph: fx.Graph, can: Capabilities) -> int:
+        return 7
+"""
+
+
+def test_a_pass_that_is_edited_in_one_line_is_run_and_nothing_is_taken_from_the_cache(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The pass is an installed package's; an engine finds it on its path."""
+    package = tmp_path / "site"
+    about = package / "mine_pass-0.dist-info"
+    about.mkdir(parents=True)
+    (package / "mine_pass.py").write_text(PASS)
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: mine-pass\nVersion: 0\n")
+    (about / "entry_points.txt").write_text("[npucompose.passes]\nmine = mine_pass:Mine\n")
+    monkeypatch.setenv("PYTHONPATH", f"{package}:{os.environ.get('PYTHONPATH', '')}")
+    place = recipe(tmp_path, "fused")
+    place.write_text(place.read_text() + "passes: {mine: {}}\n")
+    model, config = written("qwen2", tmp_path), {"npucompose": str(place)}
+    first, again = (answer(model, tmp_path, [1], additional_config=config) for _ in range(2))
+    (package / "mine_pass.py").write_text(PASS.replace("return 7", "return 8"))
+    edited = answer(model, tmp_path, [1], additional_config=config)
+    assert [("mine 7" in one.log, "mine 8" in one.log) for one in (first, again, edited)] == [
+        (True, False), (True, False), (False, True),
+    ]  # fmt: skip
+    assert [one.counted["fxgraph_cache_miss"] > 0 for one in (first, again, edited)] == [True, False, True]
+    assert first.tokens == again.tokens == edited.tokens
 
 
 def test_without_a_recipe_vllm_compiles_as_it_does_alone(eager: Callable[[str], Answer], tmp_path: Path) -> None:

@@ -37,6 +37,12 @@ def test_new_weights_give_new_tokens_and_those_of_eager(during: str, kind: str, 
     assert len({str(tokens) for name, tokens in eager.tokens.items() if name.endswith(", 2")}) == len(eager.tokens) / 2
 
 
+def test_sleep_mode_which_a_processor_ignores_leaves_recordings_as_they_are(tmp_path: Path) -> None:
+    eager, served = both(tmp_path, [2], "slept", "fused")
+    assert served.tokens == eager.tokens
+    assert "sleep mode is not supported on CPU, ignore it" in served.log
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_cancelled_request_leaves_the_others_as_they_are(kind: str, tmp_path: Path) -> None:
     eager, served = both(tmp_path, [4], "one_cancelled", kind)

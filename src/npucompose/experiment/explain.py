@@ -97,6 +97,8 @@ def _check_together(arguments: argparse.Namespace, files: Sequence[str]) -> None
         "--under is for --options.": arguments.under and not arguments.options,
         "explain --adapt reads the model's graphs: --log and --dump have no meaning there.": arguments.adapt and files,
         "explain --capture runs the model: --log and --dump have no meaning there.": arguments.capture and files,
+        "--compilation-config is for explain --vllm.": arguments.compilation_config is not None,
+        "--max-num-batched-tokens is for explain --vllm.": arguments.max_num_batched_tokens is not None,
     }
     for problem, found in problems.items():
         if found:

@@ -93,7 +93,8 @@ def _keys(
 ) -> frozenset[int]:
     """The storages of the fake value, and those of the inputs that the operator has `changed` or is a view of.
 
-    Both, because a pass that replaces a value by an equal one leaves the fake values of its views on the old storage.
+    Both, because a pass that replaces a value by an equal one leaves the fake values of its views on the old storage,
+    and those of the views of these views.
     """
     value = node.meta.get("val")
     if value is not None and not effects.holds_tensor(value):
@@ -102,8 +103,8 @@ def _keys(
     named = {key for source in changed for key in known[source]}
     if effects.op_facts(node).view:
         shared = {key for source in node.all_input_nodes for key in known[source]}
-        if own.isdisjoint(shared):
-            named |= shared
+        views = (source for source in node.all_input_nodes if effects.op_facts(source).view)
+        named |= shared if own.isdisjoint(shared) else {key for one in views for key in known[one] - _storages(one)}
     return own | named or frozenset((-1 - number,))
 
 

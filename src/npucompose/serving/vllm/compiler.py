@@ -60,7 +60,7 @@ class RecipeCompiler(CompilerInterface):
         assert self.recipe is not None
         config, general = vllm_config.compilation_config, self.recipe.options.general
         self.own = EagerAdaptor() if general == "eager" else InductorStandaloneAdaptor(config.compile_cache_save_format)
-        self.unrecorded = Unrecorded(self.recipe.sizes, general, logger.warning)
+        self.unrecorded = Unrecorded(self.recipe.sizes, self.recipe.others, logger.warning)
         return f"{self.recipe.key[:20]}{self.own.compute_hash(vllm_config)}"
 
     def initialize_cache(self, cache_dir: str, disable_cache: bool = False, prefix: str = "") -> None:

@@ -8,16 +8,16 @@ from typing import Any
 from vllm.logger import init_logger  # pyright: ignore[reportMissingImports]
 from vllm.platforms.cpu import CpuPlatform  # pyright: ignore[reportMissingImports]
 
+from npucompose.serving.vllm import steps
+from npucompose.serving.vllm.configuration import BACKEND, set_by
 from npucompose.serving.vllm.recipe import Recipe, recipe_of
 
 logger = init_logger("vllm.npucompose")
 HERE = "npucompose.serving.vllm"
 ACTS = "NPUCOMPOSE_RECIPE_ACTS"
-"""Set where an engine was given a recipe: processes that vLLM starts get the finished configuration, and ask their own
-platform for its classes."""
+"""Set where an engine was given a recipe: what asks where no configuration is current, in this process or in one that
+vLLM starts, asks for that engine."""
 WORKER = "vllm.v1.worker.cpu_worker.CPUWorker"
-BACKEND = "npucompose"
-"""What vLLM's configuration calls this compiler."""
 
 
 class RecipePlatform(CpuPlatform):
@@ -25,15 +25,21 @@ class RecipePlatform(CpuPlatform):
 
     @classmethod
     def get_compile_backend(cls) -> str:
-        return f"{HERE}.compiler.RecipeCompiler" if ACTS in os.environ else super().get_compile_backend()
+        """Ours where the engine that asks has a recipe. A configuration that is just being made asks for a default, and
+        no engine has it yet: then vLLM's own name, on which it decides which of its operators are compiled."""
+        return f"{HERE}.compiler.RecipeCompiler" if _has_recipe(False) else super().get_compile_backend()
 
     @classmethod
     def get_pass_manager_cls(cls) -> str:
-        return f"{HERE}.passes.RecipePassManager" if ACTS in os.environ else super().get_pass_manager_cls()
+        return f"{HERE}.passes.RecipePassManager" if _has_recipe(ACTS in os.environ) else super().get_pass_manager_cls()
 
     @classmethod
     def get_static_graph_wrapper_cls(cls) -> str:
-        return f"{HERE}.recordings.RecordedGraph" if ACTS in os.environ else super().get_static_graph_wrapper_cls()
+        return (
+            f"{HERE}.recordings.RecordedGraph"
+            if _has_recipe(ACTS in os.environ)
+            else super().get_static_graph_wrapper_cls()
+        )
 
     @classmethod
     def check_and_update_config(cls, vllm_config: Any) -> None:
@@ -43,6 +49,8 @@ class RecipePlatform(CpuPlatform):
         recipe = recipe_of(vllm_config.additional_config)
         asked = vllm_config.compilation_config.mode
         super().check_and_update_config(vllm_config)
+        if steps.asked(vllm_config.additional_config) is not None:
+            _with_our_worker(vllm_config)
         if recipe is None:
             return
         if asked != CompilationMode.VLLM_COMPILE or vllm_config.lora_config is not None:
@@ -53,25 +61,24 @@ class RecipePlatform(CpuPlatform):
         compile_by(recipe, vllm_config)
 
 
+def _has_recipe(otherwise: bool) -> bool:
+    """Whether the configuration that is current in vLLM has one; `otherwise` where none is current."""
+    from vllm.config import get_current_vllm_config_or_none  # pyright: ignore[reportMissingImports]
+
+    config = get_current_vllm_config_or_none()
+    return otherwise if config is None else config.compilation_config.backend == BACKEND
+
+
 def compile_by(recipe: Recipe, vllm_config: Any) -> None:
     """Set vLLM's configuration as the recipe says, and say each size that it cannot have."""
-    from vllm.config import CompilationMode, CUDAGraphMode  # pyright: ignore[reportMissingImports]
-
     config, most = vllm_config.compilation_config, vllm_config.scheduler_config.max_num_batched_tokens
-    config.mode, config.backend = CompilationMode.VLLM_COMPILE, BACKEND
-    sizes = [size for size in recipe.sizes if size <= most]
-    if beyond := [size for size in recipe.sizes if size > most]:
+    sizes, beyond = recipe.sizes_within(most)
+    if beyond:
         logger.warning("Sizes %s of the recipe are above max_num_batched_tokens=%d: left out.", beyond, most)
-    config.compile_sizes = sizes if recipe.each_size_alone else []
+    for option, value in set_by(recipe, sizes).items():
+        _set(config, option, value)
     os.environ["VLLM_USE_AOT_COMPILE"] = "0"  # its artifacts hold Inductor's code and nothing that is around it
-    config.inductor_compile_config["enable_auto_functionalized_v2"] = True  # see passes.LeftToInductor
-    if vllm_config.parallel_config.worker_cls == WORKER:
-        vllm_config.parallel_config.worker_cls = f"{HERE}.worker.RecipeWorker"
-    if recipe.options.graphs == "full":
-        config.splitting_ops = []
-    elif sizes:
-        config.cudagraph_mode = CUDAGraphMode.PIECEWISE
-        config.cudagraph_capture_sizes, config.max_cudagraph_capture_size = sizes, sizes[-1]
+    _with_our_worker(vllm_config)
     for line in recipe.checked.effective:
         logger.info("%s: asked %s, acts as %s: %s.", line.option, line.requested, line.effective, line.why)
     logger.info(
@@ -79,5 +86,24 @@ def compile_by(recipe: Recipe, vllm_config: Any) -> None:
         recipe.path,
         recipe.options.graphs,
         sizes,
-        recipe.options.general,
+        recipe.others,
     )
+
+
+def _with_our_worker(vllm_config: Any) -> None:
+    if vllm_config.parallel_config.worker_cls == WORKER:
+        vllm_config.parallel_config.worker_cls = f"{HERE}.worker.RecipeWorker"
+
+
+def _set(config: Any, option: str, value: Any) -> None:
+    """One option of the compilation configuration, by its dotted name."""
+    from vllm.config import CompilationMode, CUDAGraphMode  # pyright: ignore[reportMissingImports]
+
+    names = {"mode": CompilationMode, "cudagraph_mode": CUDAGraphMode}
+    group, _, inner = option.partition(".")
+    if not inner:
+        setattr(config, option, names[option][value] if option in names else value)
+    elif isinstance(owner := getattr(config, group), dict):
+        owner[inner] = value
+    else:
+        setattr(owner, inner, value)

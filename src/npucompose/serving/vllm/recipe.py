@@ -41,6 +41,25 @@ class Recipe:
         """Numbers of tokens, ascending."""
         return tuple(sorted(set(self.options.sizes)))
 
+    def sizes_within(self, most: int) -> tuple[list[int], list[int]]:
+        """(sizes that a scheduler with at most so many tokens in a step can have, the others)."""
+        return [size for size in self.sizes if size <= most], [size for size in self.sizes if size > most]
+
+    @property
+    def fuses(self) -> bool:
+        """Whether Inductor makes the kernels."""
+        return self.checked.target.support(self.checked.experiment.mode.name).fuses
+
+    @property
+    def others(self) -> str:
+        """What runs a number of tokens that the recipe does not name: Inductor's code where there is some."""
+        return self.options.general if self.fuses or self.each_size_alone else "eager"
+
+    @property
+    def inductor(self) -> Mapping[str, Any]:
+        """Inductor's options that it sets, over those of the engine."""
+        return self.checked.experiment.inductor.settings() if self.fuses else {}
+
     @property
     def each_size_alone(self) -> bool:
         """Whether a size is compiled with numbers where others have symbols."""

@@ -1,4 +1,5 @@
-"""vLLM's CPU worker, which records every size before vLLM decides how much memory the KV cache gets."""
+"""vLLM's CPU worker, which records every size before vLLM decides how much memory the KV cache gets, and keeps a trace
+of the steps where one is asked for."""
 
 from __future__ import annotations
 
@@ -7,18 +8,33 @@ from typing import Any
 from vllm.logger import init_logger  # pyright: ignore[reportMissingImports]
 from vllm.v1.worker.cpu_worker import CPUWorker  # pyright: ignore[reportMissingImports]
 
+from npucompose.serving.vllm.configuration import BACKEND
 from npucompose.serving.vllm.pieces import PIECES, foretold_bytes, recorded_bytes
 from npucompose.serving.vllm.recipe import recipe_of
+from npucompose.serving.vllm.steps import StepTrace, trace_of
 
 logger = init_logger("vllm.npucompose")
 
 
 class RecipeWorker(CPUWorker):
+    trace: StepTrace | None = None
+
     def init_device(self) -> None:
         super().init_device()
-        runner, recipe = self.model_runner, recipe_of(self.vllm_config.additional_config)
-        most = self.scheduler_config.max_num_batched_tokens
-        sizes = [] if recipe is None else [size for size in recipe.sizes if size <= most]
+        config = self.vllm_config
+        if self.rank == 0:
+            self.trace = trace_of(config.additional_config)
+        recipe = recipe_of(config.additional_config)
+        if recipe is not None and config.compilation_config.backend == BACKEND:
+            self._record_first(recipe.sizes_within(self.scheduler_config.max_num_batched_tokens)[0])
+
+    def execute_model(self, scheduler_output: Any) -> Any:
+        if self.trace is not None:
+            self.trace.came(scheduler_output.total_num_scheduled_tokens)
+        return super().execute_model(scheduler_output)
+
+    def _record_first(self, sizes: list[int]) -> None:
+        runner = self.model_runner
         warm_up = runner.warming_up_model
 
         def recorded() -> None:
