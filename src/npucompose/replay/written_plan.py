@@ -1,8 +1,9 @@
 """A plan as JSON and bytes, so that a later process replays what this one recorded, and compiles nothing.
 
 Written are plans that hold for any inputs of one signature: operators by their names, generated kernels by the library
-that they are in, constants by the weight that they are or byte for byte. Whatever else a plan may hold (packed weights
-that no program can look into, constants that a step writes, collectives, addresses) makes it `Unwritten`.
+that they are in, constants by the weight that they are or byte for byte, packed weights by how they were made. Whatever
+else a plan may hold (constants that a step writes, packed filters of convolutions, collectives, addresses) makes it
+`Unwritten`.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from attrs import define, field, frozen
 
 from npucompose.ops import generated
 from npucompose.ops.generated import GeneratedKernel
-from npucompose.replay.operands import StorageLayout, layout_of, over
+from npucompose.replay.operands import StorageLayout, layout_of, over, same_bytes
+from npucompose.replay.packed_weights import how_packed, is_opaque, packing
 from npucompose.replay.plan import (
     Buffer,
     Literally,
@@ -130,7 +132,10 @@ class _Writer:
         if step.reads:
             raise Unwritten("a wait for a collective")
         schema = step.op._schema
-        args = [self._value(value) for value in step.args]
+        args = [
+            self._packed(step, position) if is_opaque(value) else self._value(value)
+            for position, value in enumerate(step.args)
+        ]
         if schema.name == GENERATED:
             kernel = generated.of_address(step.args[ADDRESS])
             if not kernel.library:
@@ -140,6 +145,17 @@ class _Writer:
         name = [schema.name, schema.overload_name or "default"]
         results = [self._value(result) for result in step.results]
         return [name, args, results, step.name, step.stream, [self._steps[id(first)] for first in step.after]]
+
+    def _packed(self, step: Step, position: int) -> Any:
+        found = how_packed(step, position)
+        if found is None:
+            raise Unwritten(f"a packed weight of {step.op}")
+        for place, weight in enumerate(self.weights):
+            if weight.layout is torch.strided and same_bytes(weight, found.plain):
+                return {"packed": [found.library, ["weight", place], found.rows]}
+        self.constants.append(found.plain)
+        source = ["bytes", len(self.constants) - 1, laid_out(layout_of(found.plain))]
+        return {"packed": [found.library, source, found.rows]}
 
     def _output(self, output: Output) -> list[Any]:
         match output:
@@ -234,16 +250,19 @@ class _Reader:
 
     def _root(self, kind: Any, nbytes: int, index: int, written: bool, first: int, last: int, source: Any) -> Root:
         root = Root(kind=kind, nbytes=nbytes, index=index, written=written, first=first, last=last)
-        match source:
-            case ["input", layout]:
-                root.tensor = _at(self.inputs[index], layout_from(layout), nbytes)
-            case ["weight", place]:
-                root.tensor = self.weights[place]
-            case ["bytes", number, layout]:
-                root.tensor = layout_from(layout).over(self.constants[number])
-            case _:
-                pass
+        if source is not None and source[0] == "input":
+            root.tensor = _at(self.inputs[index], layout_from(source[1]), nbytes)
+        elif source is not None:
+            root.tensor = self._constant(*source)
         return root
+
+    def _constant(self, kind: str, number: int, layout: Sequence[Any] = ()) -> torch.Tensor:
+        return self.weights[number] if kind == "weight" else layout_from(layout).over(self.constants[number])
+
+    def _packed(self, made: Sequence[Any]) -> torch.Tensor:
+        library, source, rows = made
+        with torch.no_grad():
+            return packing[library](self._constant(*source), rows)
 
     def _step(
         self, before: Sequence[Step], op: Sequence[str], args: Sequence[Any], results: Sequence[Any], name: str,
@@ -287,6 +306,7 @@ class _Reader:
             "list": lambda parts: [self._value(part) for part in parts],
             "tuple": lambda parts: tuple(self._value(part) for part in parts),
             "slot": self.slots.__getitem__,
+            "packed": self._packed,
             "register": Register,
             "float": float.fromhex,
             "device": torch.device,

@@ -50,7 +50,7 @@ def changed_by_a_plain_wrapper() -> tuple[torch.Tensor | int, ...] | None:
         return None
     if not all(made) or any(more) or any(modes) or modes[0] is not None:
         return None
-    weights = list(getattr(context, "params_flat", None) or ())
+    weights: list[Any] = list(getattr(context, "params_flat", None) or ())
     return tuple(weights[at] if at < len(weights) else at - len(weights) for at in changed)
 
 

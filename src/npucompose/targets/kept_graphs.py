@@ -11,37 +11,23 @@ its own, whose winners were measured or chosen by a person.
 
 from __future__ import annotations
 
-import copy
-import ctypes
-import functools
-import hashlib
-import json
-import shutil
-import threading
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from attrs import define, field, frozen
-from torch._guards import TracingContext, tracing
+from attrs import define
 from torch._inductor import config as inductor_config
 
-from npucompose import private
-from npucompose.machine import cache_dir
-from npucompose.replay import gate
 from npucompose.replay.captured_graph import CapturedGraph
 from npucompose.replay.executor import build
-from npucompose.replay.front.graph_cache import GraphCache
-from npucompose.replay.interface import LowerRequest, SeenCall, note, watchers
-from npucompose.replay.memory.arena import Arena
-from npucompose.replay.memory.inputs import signature
-from npucompose.replay.operands import sharing
-from npucompose.replay.written_plan import Unwritten, WrittenPlan, read_plan, written
+from npucompose.replay.interface import LowerRequest
+from npucompose.replay.written_plan import Unwritten, written
 from npucompose.results.winners import Winner
 from npucompose.table.structure import facts_of, of_facts
-from npucompose.targets.frozen_weights import Watch, weights_of
+from npucompose.targets import kept_files
+from npucompose.targets.frozen_weights import weights_of
+from npucompose.targets.restored_graph import Compiling, RestoredGraph, called
 from npucompose.targets.traced_key import NoKey, key_of
 from npucompose.targets.weight_digest import MOST_BYTES, digest_of
 from npucompose.targets.winners import read
@@ -52,14 +38,6 @@ if TYPE_CHECKING:
     from npucompose.replay.front.generated_cache import HowOften
     from npucompose.targets.compilation import Backend
     from npucompose.targets.winners import Winners
-
-Compiling = Callable[..., Callable[..., Any]]
-"""`CpuTarget._through_inductor`."""
-FOLDER = "graphs"
-MOST_KEPT = 4 << 30
-"""So many bytes are kept of all graphs; those that were used longest ago go first."""
-ALIGNED = 64
-"""Bytes: where constants begin in their file."""
 
 
 @define(kw_only=True, eq=False)
@@ -86,7 +64,7 @@ class KeptGraph:
     ) -> KeptGraph | None:
         """None for a graph of which nothing can be kept."""
         weights = weights_of(graph_module)
-        if not weights or not _keeps(backend) or winners.measuring == "always":
+        if not weights or not keeps(backend) or winners.measuring == "always":
             return None
         if not all(weight.watchable for weight in weights):
             return None
@@ -100,8 +78,8 @@ class KeptGraph:
     # -- keeping
 
     def compiled(self, graph: str, changed: tuple[torch.Tensor | int, ...] | None, unfrozen: Collection[int]) -> None:
-        """The graph was compiled; `changed` is as `changed_by_a_plain_wrapper` has it, `unfrozen` are ids of weights that
-        stayed inputs."""
+        """The graph was compiled; `changed` is as `changed_by_a_plain_wrapper` has it, `unfrozen` are ids of weights
+        that stayed inputs."""
         places = {id(weight): place for place, weight in enumerate(self.weights)}
         self.graph = graph
         if changed is not None and all(isinstance(one, int) or id(one) in places for one in changed):
@@ -132,9 +110,9 @@ class KeptGraph:
             "identity": self.winners.identity(self.graph),
             "plan": plan.facts,
         }
-        _write(place / digest, facts, plan)
-        private.keep(place / "weights.json", cache_dir(), json.dumps({"unfrozen": self.unfrozen}))
-        _make_room(place.parent, place)
+        kept_files.write(place / digest, facts, plan)
+        kept_files.keep_facts(place / "weights.json", {"unfrozen": self.unfrozen})
+        kept_files.make_room(place.parent, place)
 
     def _sources(self, inputs: Sequence[Any]) -> list[list[Any]] | None:
         """Of each input of the compiled graph: the weight that it is, or which of Dynamo's inputs; None where that is
@@ -161,7 +139,7 @@ class KeptGraph:
 
     @property
     def _folder(self) -> Path:
-        return cache_dir() / FOLDER / self.key
+        return kept_files.folder_of(self.key)
 
     # -- restoring
 
@@ -169,13 +147,13 @@ class KeptGraph:
         self, graph_module: fx.GraphModule, how: Callable[[LowerRequest], HowOften], compiling: Compiling
     ) -> Callable[..., Any] | None:
         """What is called in the place of the compiled graph; None where nothing is kept that is right here."""
-        known = _facts(self._folder / "weights.json")
+        known = kept_files.facts_in(self._folder / "weights.json")
         unfrozen = tuple(known.get("unfrozen", ()))
         digest = self._digest(unfrozen) if known else None
         if digest is None:
             return None
-        facts = _facts(self._folder / f"{digest}.json")
-        kept = _read(self._folder / digest, facts) if facts and self._still_wins(facts) else None
+        facts = kept_files.facts_in(self._folder / f"{digest}.json")
+        kept = kept_files.read(self._folder / digest, facts) if facts and self._still_wins(facts) else None
         if kept is None:
             return None
         self.unfrozen = unfrozen
@@ -184,9 +162,17 @@ class KeptGraph:
         watch.froze({id(self.weights[place]) for place in unfrozen})
         watch.checked_by(build.load().Weights())
         graph = RestoredGraph(
-            kept=self, graph_module=graph_module, facts=facts, files=kept, watch=watch, how=how, compiling=compiling
+            backend=self.backend,
+            weights=self.weights,
+            winners=self.winners,
+            graph_module=graph_module,
+            facts=facts,
+            files=kept,
+            watch=watch,
+            how=how,
+            compiling=compiling,
         )
-        return _called(graph)
+        return called(graph)
 
     def _still_wins(self, facts: Mapping[str, Any]) -> bool:
         """The machine would choose the same now: what was measured holds, and the products are Inductor's last."""
@@ -206,232 +192,8 @@ class KeptGraph:
         return True
 
 
-def _keeps(backend: Backend) -> bool:
+def keeps(backend: Backend) -> bool:
     """Nobody has asked Inductor to keep nothing."""
     asked = backend.inductor.settings().get("fx_graph_cache")
     here = inductor_config.fx_graph_cache if asked is None else asked
     return bool(here) and not inductor_config.force_disable_caches
-
-
-@frozen(kw_only=True)
-class KeptFiles:
-    """What `_write` wrote beside the facts."""
-
-    constants: Sequence[torch.UntypedStorage]
-    libraries: Sequence[str]
-
-
-def _write(place: Path, facts: Mapping[str, Any], plan: WrittenPlan) -> None:
-    """The facts last: they name the other files, with a digest of each."""
-    root, libraries = cache_dir(), list[str]()
-    content = bytearray()
-    sizes: list[int] = []
-    for constant in plan.constants:
-        storage = constant.untyped_storage()
-        content += bytes(-len(content) % ALIGNED)
-        content += (ctypes.c_char * storage.nbytes()).from_address(storage.data_ptr())[:] if storage.nbytes() else b""
-        sizes.append(storage.nbytes())
-    for library in plan.libraries:
-        code = Path(library).read_bytes()
-        name = f"{hashlib.sha256(code).hexdigest()[:32]}.so"
-        if not (place.parent / name).is_file():
-            private.keep(place.parent / name, root, code)
-        libraries.append(name)
-    private.keep(place.with_suffix(".bin"), root, bytes(content))
-    more = {"libraries": libraries, "sizes": sizes, "digest": hashlib.sha256(content).hexdigest()}
-    private.keep(place.with_suffix(".json"), root, json.dumps({**facts, **more}))
-
-
-def _facts(file: Path) -> dict[str, Any]:
-    """{} for no file, and for one that is none or that others could have written."""
-    try:
-        found = json.loads(private.read(file, cache_dir()) or "{}")
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}
-
-
-def _read(place: Path, facts: Mapping[str, Any]) -> KeptFiles | None:
-    """None where a file lacks, is not what was written, or could be somebody else's."""
-    libraries = [place.parent / name for name in facts["libraries"]]
-    content = place.with_suffix(".bin")
-    if any(not file.is_file() or private.doubt(file, cache_dir()) for file in (content, *libraries)):
-        return None
-    data = content.read_bytes()
-    if hashlib.sha256(data).hexdigest() != facts["digest"]:
-        return None
-    if any(hashlib.sha256(file.read_bytes()).hexdigest()[:32] != file.stem for file in set(libraries)):
-        return None
-    with suppress(OSError):
-        content.touch()
-    return KeptFiles(constants=list(_storages(data, facts["sizes"])), libraries=[str(file) for file in libraries])
-
-
-def _storages(data: bytes, sizes: Sequence[int]) -> Iterator[torch.UntypedStorage]:
-    at = 0
-    for nbytes in sizes:
-        at += -at % ALIGNED
-        storage = torch.empty(nbytes, dtype=torch.uint8).untyped_storage()
-        ctypes.memmove(storage.data_ptr(), data[at : at + nbytes], nbytes)
-        at += nbytes
-        yield storage
-
-
-def _make_room(folder: Path, newest: Path) -> None:
-    """Let go of what was used longest ago."""
-    with suppress(OSError):
-        sizes = {one: sum(file.stat().st_size for file in one.iterdir()) for one in folder.iterdir() if one.is_dir()}
-        used = {one: max(file.stat().st_mtime for file in one.iterdir()) for one in sizes if any(one.iterdir())}
-        for oldest in sorted(used, key=used.__getitem__):
-            if sum(sizes.values()) <= MOST_KEPT:
-                return
-            if oldest != newest:
-                shutil.rmtree(oldest, ignore_errors=True)
-                del sizes[oldest]
-
-
-@define(kw_only=True, eq=False)
-class RestoredGraph:
-    """Called with Dynamo's inputs: replays what was kept, until somebody wants more than that."""
-
-    kept: KeptGraph
-    graph_module: fx.GraphModule
-    """Dynamo's."""
-    facts: Mapping[str, Any]
-    files: KeptFiles
-    watch: Watch
-    how: Callable[[LowerRequest], HowOften]
-    compiling: Compiling
-    recording: CapturedGraph | None = None
-    """Made at the first call: memory is planned over the inputs that come."""
-    hits: int = 0
-    _glance: tuple[Any, ...] = ()
-    _sources: tuple[str | None, ...] = field(init=False)
-    _context: Any = field(init=False)
-    _freezing: bool = field(init=False)
-    """What held while Dynamo traced."""
-    _full: Callable[..., Any] | None = None
-    _lock: Any = field(factory=threading.RLock)
-
-    def __attrs_post_init__(self) -> None:
-        backend = self.kept.backend
-        self._sources, self._freezing = backend.sources, bool(inductor_config.freezing)
-        self._context = copy.copy(TracingContext.try_get())
-        backend.restored.append(self)
-        self.watch.let_go.append(self._forget)
-
-    def __call__(self, *given: Any) -> Any:
-        if self._full is None:
-            outputs = self._replayed(self._named(self.facts["inputs"], given))
-            if outputs is not None:
-                self.hits += 1
-                if self.facts["changed"]:
-                    torch.autograd.graph.increment_version(self._named(self.facts["changed"], given))
-                return outputs
-        return self.full()(*given)
-
-    def _named(self, names: Sequence[tuple[str, int]], given: Sequence[Any]) -> list[Any]:
-        return [self.kept.weights[at] if kind == "weight" else given[at] for kind, at in names]
-
-    def _replayed(self, inputs: list[Any]) -> list[Any] | None:
-        if gate.has_onlookers():
-            return None
-        if self.recording is None:
-            with self._lock:
-                self.recording = self.recording or self._made(inputs)
-        if self.recording is None or self._within_a_replay:
-            return None
-        outputs = self.recording.try_replay(inputs)
-        if outputs is not None and watchers:
-            note(SeenCall(self.recording, inputs, outputs, self._how["capture_limit"], self.watch))
-        return outputs
-
-    def _made(self, inputs: list[Any]) -> CapturedGraph | None:
-        """None for inputs of another signature than the recording's."""
-        if gate.first_refused(inputs) or sharing(inputs) or list(signature(inputs)) != self.facts["signature"]:
-            return None
-        self._glance = tuple(value.shape for value in inputs)
-        plan = read_plan(
-            self.facts["plan"],
-            weights=self.kept.weights,
-            constants=self.files.constants,
-            libraries=self.files.libraries,
-            inputs=inputs,
-        )
-        how = self._how
-        return CapturedGraph.from_plan(
-            plan,
-            inputs,
-            executor=how.get("executor", "native"),
-            clone_output=how.get("clone_output", False),
-            workers=how.get("workers"),
-            arena=self._request.memory,
-        )
-
-    @property
-    def _within_a_replay(self) -> bool:
-        memory = self._request.memory
-        return isinstance(memory, Arena) and memory.is_mine()
-
-    @property
-    def _how(self) -> HowOften:
-        return self.how(self._request)
-
-    @functools.cached_property
-    def _request(self) -> LowerRequest:
-        backend = self.kept.backend
-        return LowerRequest(
-            mode=backend.mode,
-            graph_module=self.graph_module,
-            example_inputs=(),
-            static_inputs=frozenset(),
-            options=backend.options,
-            memory=backend.common_memory,
-            partial=backend.partial,
-            at_once=backend.records_at_once,
-        )
-
-    def full(self) -> Callable[..., Any]:
-        """What the graph is compiled to, which all calls are made through from now on."""
-        with self._lock:
-            if self._full is None:
-                self._full = self._compiled()
-                self._forget()
-        return self._full
-
-    def _compiled(self) -> Callable[..., Any]:
-        backend, context, known = self.kept.backend, self._context, len(self.kept.backend.made)
-        self._forget()
-        fakes = [_fake(node.meta["example_value"], context.fake_mode) for node in self._placeholders]
-        backend.resume(self._sources, fakes)
-        with tracing(context), torch.no_grad(), inductor_config.patch(freezing=self._freezing):
-            compiled = self.compiling(backend, self.graph_module, fakes, self.kept.winners, None, self.watch)
-        for made in backend.made[known:]:
-            if isinstance(made.lowered, GraphCache) and self.recording is not None:
-                made.lowered.adopt(self.recording, self._glance)
-        return compiled
-
-    @property
-    def _placeholders(self) -> Sequence[fx.Node]:
-        return self.graph_module.graph.find_nodes(op="placeholder")
-
-    def _forget(self) -> None:
-        """It is not called any more, or in another way."""
-        restored = self.kept.backend.restored
-        restored[:] = [one for one in restored if one is not self]
-
-
-def _fake(like: torch.Tensor, mode: Any) -> torch.Tensor:
-    """A tensor without values, of the form of another."""
-    with mode:
-        return torch.empty_strided(like.shape, like.stride(), dtype=like.dtype, device=like.device)
-
-
-def _called(restored: RestoredGraph) -> Callable[..., Any]:
-    """A function of its own, which Dynamo calls; it holds the watch."""
-
-    def call(*inputs: Any) -> Any:
-        return restored(*inputs)
-
-    call.watch = restored.watch  # type: ignore[attr-defined]
-    return call

@@ -22,12 +22,13 @@ from torch._functorch import config as functorch_config
 from torch._inductor import config as inductor_config
 from torch._ops import OpOverload, OpOverloadPacket
 
-import npucompose
 from npucompose.machine import compilers, processor, thread_settings
 
 if TYPE_CHECKING:
     from npucompose.targets.compilation import Backend
 
+OURS = __name__.partition(".")[0]
+PACKAGE = Path(__file__).resolve().parents[1]
 PLAIN = (
     int,
     float,
@@ -170,13 +171,11 @@ def settings_text() -> Iterator[str]:
     """Of torch, in this process and on this thread."""
     if torch._C._is_any_autocast_enabled() or torch.is_grad_enabled():
         raise NoKey("autocast or gradients are on")
+    deterministic: Any = torch.utils.deterministic
     flags: dict[str, Any] = {
         "threads": (torch.get_num_threads(), torch.get_num_interop_threads(), thread_settings()),
         "dtype": (torch.get_default_dtype(), torch.get_float32_matmul_precision()),
-        "deterministic": (
-            torch.are_deterministic_algorithms_enabled(),
-            torch.utils.deterministic.fill_uninitialized_memory,
-        ),  # type: ignore[attr-defined]
+        "deterministic": (torch.are_deterministic_algorithms_enabled(), deterministic.fill_uninitialized_memory),
         "inference": torch.is_inference_mode_enabled(),
         "mkldnn": (
             torch.backends.mkldnn.enabled,
@@ -194,17 +193,16 @@ def settings_text() -> Iterator[str]:
 @functools.cache
 def package_digest() -> str:
     """Of this package's sources."""
-    root = Path(npucompose.__file__).parent
-    files = sorted(file for kind in ("*.py", "*.cpp", "*.h", "*.json") for file in root.rglob(kind))
+    files = sorted(file for kind in ("*.py", "*.cpp", "*.h", "*.json") for file in PACKAGE.rglob(kind))
     found = hashlib.sha256()
     for file in files:
-        found.update(f"{file.relative_to(root)}\0".encode() + file.read_bytes())
+        found.update(f"{file.relative_to(PACKAGE)}\0".encode() + file.read_bytes())
     return found.hexdigest()
 
 
 def _source(kind: type) -> str:
     """Of the module that a class is defined in; this package's own are part of its digest."""
-    if kind.__module__.partition(".")[0] == npucompose.__name__:
+    if kind.__module__.partition(".")[0] == OURS:
         return ""
     file = inspect.getsourcefile(kind)
     if file is None:
