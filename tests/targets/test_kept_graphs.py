@@ -165,6 +165,8 @@ class Two(nn.Module):
         self.up, self.down = nn.Linear(16, 24), nn.Linear(24, 16, bias=False)
         self.register_buffer("seen", torch.zeros(8, 16))
 
+    seen: torch.Tensor
+
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         y = self.down(torch.relu(self.up(x)))
         self.seen.add_(y)

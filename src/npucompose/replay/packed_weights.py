@@ -1,7 +1,7 @@
 """Weights in a layout of a library's own, by how they were made: the plain weight, and for how many rows.
 
-Nobody can look into one and no file can hold it; packing is quick, and what it gives follows from the two. Before that is
-relied on, a product by the weight packed again is compared with one by the weight at hand, bit for bit.
+Nobody can look into one and no file can hold it; packing is quick, and what it gives follows from the two. Before that
+is relied on, a product by the weight packed again is compared with one by the weight at hand, bit for bit.
 """
 
 from __future__ import annotations

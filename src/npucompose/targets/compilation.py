@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from attrs import define, field
@@ -29,7 +29,7 @@ from npucompose.results.streams import Decision, StreamAssignment
 from npucompose.results.winners import Winner
 from npucompose.schema.experiment import Partial, Strict
 from npucompose.streams import decision_of, judged, plan_of
-from npucompose.targets.base import NO_FOLDERS, Folders
+from npucompose.targets.base import NO_FOLDERS, Folders, Restored
 from npucompose.vendor.compiler import CompilerOptions
 from npucompose.vendor.inductor import InductorOptions
 
@@ -120,17 +120,6 @@ class Compilation:
     @property
     def text_after(self) -> str:
         return "" if self.after is None else self.after.text
-
-
-class Restored(Protocol):
-    """A graph of which an earlier process kept a recording, which is called in its place."""
-
-    hits: int
-    """Calls that the recording answered."""
-
-    def full(self) -> Any:
-        """Compile it as if nothing had been kept."""
-        ...
 
 
 class Notices:
