@@ -76,6 +76,21 @@ def test_weights_are_named_and_other_constants_are_written():
     assert same([doubled.replay(x)[1]], [torch.softmax(x @ other * 0.1, -1).sum(0)])
 
 
+def test_a_weight_that_shares_its_storage_is_written_as_another_constant():
+    """Elsewhere the two may lie apart, with the same values in the same places."""
+    both = torch.randn(2, 8)
+    first, second = both[0], both[1]
+
+    def adds(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return (x + first + second,)
+
+    x = torch.randn(3, 8)
+    kept = written(CapturedGraph.capture(traced(adds, x), [x]).plan, [first, second])
+    assert [constant.untyped_storage().nbytes() for constant in kept.constants] == [both.nbytes]
+    apart = [torch.zeros(2, 8)[0], torch.zeros(2, 8)[1]]
+    assert same(made_again(kept, apart, [x]).replay(x), adds(x))
+
+
 def test_a_kernel_without_a_library_is_not_written():
     def copies(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
         y = torch.empty_like(x)

@@ -79,6 +79,28 @@ def test_a_recording_is_kept_for_equal_weights_and_for_no_others(kept_here: Path
     assert (kept_here / "key").stat().st_mode & 0o077 == 0
 
 
+def test_the_values_are_those_that_were_frozen(kept_here: Path):
+    """A write through .data afterwards is in nothing that was compiled."""
+    weight, x = WEIGHT.clone(), torch.randn(2, 4)
+    one = kept_by(weight=weight)
+    one.compiled("graph_1", (), frozenset())
+    recording = CapturedGraph.capture(traced(scaled, x), [x])
+    weight.data.mul_(2)
+    one.keep(recording, [x])
+    assert found(kept_by(weight=WEIGHT.clone()))
+    assert not found(kept_by(weight=weight))
+
+
+def test_only_the_first_recording_is_kept(kept_here: Path):
+    x = torch.randn(2, 4)
+    one, recording = kept_by(), CapturedGraph.capture(traced(scaled, x), [x])
+    one.compiled("graph_1", (), frozenset())
+    one.keep(recording, [x])
+    before = {name: (kept_here / "key" / name).stat().st_mtime_ns for name in files(kept_here)}
+    one.keep(recording, [x])
+    assert {name: (kept_here / "key" / name).stat().st_mtime_ns for name in files(kept_here)} == before
+
+
 def test_what_aotautograd_does_more_to_is_not_kept(kept_here: Path):
     keep(changed=None)
     assert not kept_here.exists()

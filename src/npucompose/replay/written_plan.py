@@ -88,7 +88,8 @@ class _Writer:
         plan = self.plan
         if plan.pinned:
             raise Unwritten("an input that must stay at one address")
-        self._places = {_memory(weight): place for place, weight in enumerate(self.weights)}
+        whole = ((place, weight) for place, weight in enumerate(self.weights) if _is_whole(weight))
+        self._places = {_memory(weight): place for place, weight in whole}
         self._roots = {id(root): number for number, root in enumerate(plan.roots)}
         self._steps = {id(step): number for number, step in enumerate(plan.steps)}
         roots = [self._root(root) for root in plan.roots]
@@ -196,10 +197,13 @@ class _Writer:
 
 def _memory(tensor: torch.Tensor) -> tuple[int, int]:
     """Of a whole storage; all that is empty is one, which holds nothing."""
-    if tensor.layout is not torch.strided:
-        return id(tensor), -1
     storage = tensor.untyped_storage()
     return storage.data_ptr(), storage.nbytes()
+
+
+def _is_whole(weight: torch.Tensor) -> bool:
+    """Its values are all that its storage holds: another weight with these values has the same there."""
+    return weight.layout is torch.strided and weight.nbytes == weight.untyped_storage().nbytes()
 
 
 def read_plan(

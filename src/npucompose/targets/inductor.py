@@ -52,9 +52,9 @@ class Subject:
     """The inputs whose address does not change."""
     watch: Watch | None
     """Over the graph's constants."""
-    unfrozen: frozenset[int]
+    unfrozen: frozenset[int] = frozenset()
     """Ids of the weights that the graph has as inputs all the same."""
-    changed: tuple[torch.Tensor | int, ...] | None
+    changed: tuple[torch.Tensor | int, ...] | None = None
     """What AOTAutograd's wrapper does around the graph (`changed_by_a_plain_wrapper`)."""
     unfused: Callable[[], fx.GraphModule]
     """The same graph with nothing taken apart or fused, called in the same way; raises `unfused.Untraced`. To be asked

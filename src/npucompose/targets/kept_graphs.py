@@ -57,6 +57,8 @@ class KeptGraph:
     """What AOTAutograd's wrapper raises the version of; None where it does more than that."""
     unfrozen: tuple[int, ...] = ()
     """The weights that the graph has as inputs, in order: those that it writes to or returns."""
+    digest: str | None = None
+    """Of the values of all others as they were frozen; None for a graph that is not kept, or is already."""
 
     @classmethod
     def of(
@@ -85,13 +87,14 @@ class KeptGraph:
         if changed is not None and all(isinstance(one, int) or id(one) in places for one in changed):
             self.changed = [("input", one) if isinstance(one, int) else ("weight", places[id(one)]) for one in changed]
         self.unfrozen = tuple(sorted(places[one] for one in unfrozen if one in places))
+        self.digest = self._digest(self.unfrozen)
 
     def keep(self, recording: Any, inputs: Sequence[Any]) -> None:
-        """Keep what was recorded for `inputs` of the compiled graph, if it can be."""
+        """Keep what was recorded for `inputs` of the compiled graph, if it can be; the first recording alone."""
+        digest, self.digest = self.digest, None
         if not isinstance(recording, CapturedGraph) or recording.fixed or recording.shares_inputs:
             return
         sources = self._sources(inputs)
-        digest = self._digest(self.unfrozen)
         if sources is None or digest is None or self.changed is None or not self._decided() or recording.verdict:
             return
         try:
