@@ -321,6 +321,19 @@ def test_who_wants_to_see_every_operator_does(compiled: list[str]):
 
 
 @pytest.mark.slow
+def test_a_library_that_cannot_be_loaded_has_the_graph_compiled(compiled: list[str], monkeypatch: pytest.MonkeyPatch):
+    def refuses(*_: Any, **__: Any) -> Any:
+        raise OSError("failed to map segment from shared object")
+
+    model = Two()
+    expected = called(in_a_new_process(model))
+    later = in_a_new_process(model)
+    monkeypatch.setattr("npucompose.targets.restored_graph.read_plan", refuses)
+    assert all(map(same_bytes, called(later), expected))
+    assert len(compiled) == 2
+
+
+@pytest.mark.slow
 def test_what_lies_there_is_text_and_libraries(kept_here: Path):
     called(in_a_new_process(Two()))
     endings = {Path(name).suffix for name in files(kept_here)}

@@ -133,9 +133,8 @@ def patched(owner: Any, name: str, value: Any) -> Callable[[pytest.MonkeyPatch],
         patched(traced_key, "processor", lambda: ("another processor",)),
         patched(torch, "get_num_threads", lambda: 77),
         patched(torch, "are_deterministic_algorithms_enabled", lambda: True),
-        patched(inductor_config, "epilogue_fusion", False),
     ],
-    ids=["torch", "sources", "machine", "threads", "determinism", "settings"],
+    ids=["torch", "sources", "machine", "threads", "determinism"],
 )
 def test_another_environment_has_another_key(backend: Backend, change: Any, monkeypatch: pytest.MonkeyPatch):
     before = key(backend)
@@ -174,17 +173,20 @@ def test_an_input_that_is_no_plain_tensor_has_no_key(backend: Backend, value: An
         key(backend, x=value)
 
 
-def test_with_gradients_autocast_or_a_function_among_the_settings_there_is_no_key(
-    backend: Backend, monkeypatch: pytest.MonkeyPatch
-):
+def test_another_setting_of_inductors_has_another_key(backend: Backend):
+    with inductor_config.patch(epilogue_fusion=False):
+        changed = key(backend)
+    assert changed != key(backend)
+
+
+def test_with_gradients_autocast_or_a_function_among_the_settings_there_is_no_key(backend: Backend):
     given = (backend, graph_of(), [torch.ones(4, 4)], ["x"])
     with pytest.raises(NoKey, match="gradients"):
         key_of(*given)
     with torch.no_grad():
         with torch.autocast("cpu"), pytest.raises(NoKey, match="autocast"):
             key_of(*given)
-        monkeypatch.setattr(inductor_config, "post_grad_custom_post_pass", print)
-        with pytest.raises(NoKey, match="is code"):
+        with inductor_config.patch(post_grad_custom_post_pass=print), pytest.raises(NoKey, match="is code"):
             key_of(*given)
 
 

@@ -113,7 +113,10 @@ class KeptGraph:
             "identity": self.winners.identity(self.graph),
             "plan": plan.facts,
         }
-        kept_files.write(place / digest, facts, plan)
+        try:
+            kept_files.write(place / digest, facts, plan)
+        except OSError:  # a library that somebody has deleted: nothing is kept
+            return
         kept_files.keep_facts(place / "weights.json", {"unfrozen": self.unfrozen})
         kept_files.make_room(place.parent, place)
 

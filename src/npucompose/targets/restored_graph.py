@@ -102,17 +102,20 @@ class RestoredGraph:
         return outputs
 
     def _made(self, inputs: list[Any]) -> CapturedGraph | None:
-        """None for inputs of another signature than the recording's."""
+        """None for inputs of another signature than the recording's, and where its kernels cannot be loaded."""
         if gate.first_refused(inputs) or sharing(inputs) or list(signature(inputs)) != self.facts["signature"]:
             return None
         self._glance = tuple(value.shape for value in inputs)
-        plan = read_plan(
-            self.facts["plan"],
-            weights=self.weights,
-            constants=self.files.constants,
-            libraries=self.files.libraries,
-            inputs=inputs,
-        )
+        try:
+            plan = read_plan(
+                self.facts["plan"],
+                weights=self.weights,
+                constants=self.files.constants,
+                libraries=self.files.libraries,
+                inputs=inputs,
+            )
+        except (OSError, AttributeError):  # a library that cannot be loaded here, or is another
+            return None
         how = self._how
         return CapturedGraph.from_plan(
             plan,
