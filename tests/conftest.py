@@ -147,6 +147,16 @@ def seeds_that_note_no_stack() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session", autouse=True)
+def graphs_of_no_other_test() -> Iterator[None]:
+    """What this machine has kept of graphs that earlier tests compiled stays out of later ones."""
+    from npucompose.targets import kept_graphs
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(kept_graphs, "keeps", lambda _: False)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
 def temporary_folders_lie_in_no_checkout(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """A person may have them in one: git looks for it no further up than here."""
     with pytest.MonkeyPatch.context() as patch:

@@ -63,7 +63,7 @@ def plain_data(text: str, name: str, limits: InputLimits, resolvers: Resolvers |
     """
     builder = _Builder(name, limits, resolvers or yaml.SafeLoader.yaml_implicit_resolvers)
     try:
-        for event in yaml.parse(text, Loader=_parser()):
+        for event in yaml.parse(text, Loader=yaml_loader()):
             builder.take(event)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
@@ -78,8 +78,8 @@ def plain_data(text: str, name: str, limits: InputLimits, resolvers: Resolvers |
 
 
 @cache
-def _parser() -> Any:
-    """libyaml's, where PyYAML was built with it: ten times as fast."""
+def yaml_loader() -> Any:
+    """For plain data: libyaml's, where PyYAML was built with it, which is ten times as fast."""
     return getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 

@@ -77,6 +77,8 @@ NO_STRANGERS = {
     "npucompose_extensions.trackers": "a parameter that our own tracker has written",
     "npucompose.private": "a user's own folder: tests/test_private.py",
     "npucompose.targets.winners": "a user's own folder: tests/targets/test_winners.py",
+    "npucompose.targets.kept_files": "a user's own folder: tests/targets/test_kept_graphs.py",
+    "npucompose.targets.traced_key": "this package's sources and those of a person's passes, for a digest",
     "npucompose.targets.inductor_code": "what the installed torch has just generated",
     "npucompose_extensions.search.study": "what was written in the same call",
     "airflow_free.executors": "what a worker of the sweep has just written",

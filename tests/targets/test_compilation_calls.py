@@ -189,9 +189,9 @@ def test_calls_of_all_recorded_graphs_are_counted_together() -> None:
 def test_calls_are_made_so_that_dynamo_freezes_where_inductor_is_asked_to(
     monkeypatch: pytest.MonkeyPatch, fusing: bool, freezing: bool, wrapped: bool
 ) -> None:
-    from npucompose.targets import inductor
+    from npucompose.targets import freezing as around
 
-    monkeypatch.setattr(inductor, "freezing_while_tracing", lambda *given: given)
+    monkeypatch.setattr(around, "freezing_while_tracing", lambda *given: given)
     options = InductorOptions(values={"freezing": freezing, "frozen_weights": "error"})
     made = backend(Noting(fusing=fusing), inductor=options)
     compiled = print

@@ -18,7 +18,7 @@ from torch._inductor.codecache import PyCodeCache
 from npucompose.replay.interface import is_watched
 from npucompose.targets import compiled_calls, inductor
 from npucompose.targets.compiled_calls import Versions
-from npucompose.targets.inductor import freezing_while_tracing
+from npucompose.targets.freezing import freezing_while_tracing
 
 
 def attributes(**tensors: torch.Tensor) -> fx.GraphModule:

@@ -16,14 +16,14 @@ from torch._inductor.freezing_utils import is_frozen_param
 
 import npucompose
 from npucompose.machine import CACHE_VARIABLE
-from npucompose.targets import inductor_cache
+from npucompose.targets import weight_digest
 from npucompose.targets.inductor_cache import (
-    digest_of,
     mark_packed,
     packed_weights_in_keys,
     probes_remembered,
     templates_read_once,
 )
+from npucompose.targets.weight_digest import digest_of
 
 needs_onednn = pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="this torch has no oneDNN")
 
@@ -50,7 +50,7 @@ def test_a_digest_is_of_the_threads_that_kernels_are_timed_on() -> None:
 
 def test_too_many_weights_and_odd_ones_have_no_digest(monkeypatch: pytest.MonkeyPatch) -> None:
     assert digest_of([torch.eye(2).to_sparse()]) is None
-    monkeypatch.setattr(inductor_cache, "MOST_BYTES", 15)
+    monkeypatch.setattr(weight_digest, "MOST_BYTES", 15)
     assert digest_of([torch.ones(4)]) is None
     assert digest_of([torch.ones(3)]) is not None
 

@@ -61,7 +61,7 @@ def _times(backend: Backend, begun: float, ended: float) -> CompileTimes:
     """The split of a call from `begun` to `ended` (perf_counter) in which `backend` compiled its graphs."""
     dynamo = (backend.entered_at[0] if backend.entered_at else ended) - begun
     aot, passes, lowering = (
-        sum(getattr(graph, part) for graph in backend.compilations) for part in ("aot_s", "passes_s", "backend_s")
+        sum(getattr(graph, part) for graph in backend.made) for part in ("aot_s", "passes_s", "backend_s")
     )
     total = dynamo + aot + passes + lowering
     return CompileTimes(dynamo_s=dynamo, aot_s=aot, passes_s=passes, backend_s=lowering, total_s=total)

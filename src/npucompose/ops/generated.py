@@ -14,10 +14,11 @@ On a thread that began after the fork OpenMP starts threads of its own, so there
 
 from __future__ import annotations
 
+import ctypes
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -41,12 +42,16 @@ class GeneratedKernel:
     """Of the function in C."""
     binding: Callable[..., Any]
     """Called with the parameters in order."""
+    library: str = ""
+    """The file that it is in; empty for one that is in none that is known."""
     parallel: bool = False
     """Whether it may ask for threads; see Note [A fixed number of threads]."""
     loaded_by: int = field(init=False, factory=os.getpid)
     """The process."""
 
 
+ENTRY = "kernel"
+"""The name of the function in its library."""
 _kernels: dict[int, GeneratedKernel] = {}
 
 
@@ -54,6 +59,36 @@ def known(kernel: GeneratedKernel) -> GeneratedKernel:
     """The kernel, which `air::generated` can be called with from now on."""
     define_missing("air", SCHEMAS, {"generated": (_generated, None)})
     return _kernels.setdefault(kernel.address, kernel)
+
+
+def of_address(address: int) -> GeneratedKernel:
+    return _kernels[address]
+
+
+def from_library(library: str, *, name: str, order: str, parallel: bool) -> GeneratedKernel:
+    """A kernel of a library of which nobody made a binding: it is called through ctypes; OSError, AttributeError."""
+    function = entry(library)
+    address = address_of(function)
+
+    def binding(*given: Any) -> None:
+        kinds = zip(order, given, strict=True)
+        function(*(ctypes.c_int64(one) if kind == "n" else ctypes.c_void_p(one.data_ptr()) for kind, one in kinds))
+
+    return known(
+        GeneratedKernel(name=name, order=order, address=address, library=library, binding=binding, parallel=parallel)
+    )
+
+
+@cache
+def entry(library: str) -> Any:
+    """The function of a library, which stays loaded; AttributeError where it exports none."""
+    return getattr(ctypes.CDLL(library), ENTRY)
+
+
+def address_of(function: Any) -> int:
+    address = ctypes.cast(function, ctypes.c_void_p).value
+    assert address is not None
+    return address
 
 
 def arguments(kernel: GeneratedKernel, given: Sequence[Any]) -> tuple[list[Any], list[Any], str, list[int], int, int]:

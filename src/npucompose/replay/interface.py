@@ -21,7 +21,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections import OrderedDict
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
 from attrs import define, evolve, field, frozen
@@ -127,6 +127,8 @@ class LowerRequest:
     """What the graph was compiled for beside its inputs; None where nothing can change."""
     at_once: bool = False
     """Record every signature when it first comes, as far as the target's limit goes (`Backend.records_at_once`)."""
+    recorded: Callable[[Recording, Sequence[Any]], None] | None = None
+    """Called with each recording that was made by running the graph, and with the inputs of that run."""
 
 
 class Captured(Protocol):

@@ -17,6 +17,9 @@ ATTENDED = 0.8
 """Of the time of a contest this process must have had a processor."""
 FEWEST_ROUNDS = 5
 """Of a contest; fewer say nothing."""
+BUSY = "the machine was busy"
+PASSING = (BUSY, f"{FEWEST_ROUNDS} rounds take longer")
+"""How reasons begin that another time may not have."""
 SHOWN = 4
 """Parts of a graph that a message names."""
 
@@ -46,6 +49,11 @@ class Winner:
         """The fastest of the others."""
         others = {name: us for name, us in self.times_us.items() if name != self.winner}
         return min(others, key=others.__getitem__, default=None)
+
+    @property
+    def may_change(self) -> bool:
+        """Nobody has measured, and in another process somebody might."""
+        return self.by == "default" and self.why.startswith(PASSING)
 
     @property
     def words(self) -> str:
@@ -90,7 +98,7 @@ def of_samples(key: str, samples: Mapping[str, Sequence[float]], attended: float
     """
     holder, *others = samples
     if attended < ATTENDED:
-        why = f"the machine was busy: this process had a processor for {attended:.0%} of the time"
+        why = f"{BUSY}: this process had a processor for {attended:.0%} of the time"
         return Winner(key=key, winner=holder, by="default", why=why)
     ratios = {name: _ratios(samples[name], samples[holder]) for name in others}
     shortest = {name: _quantiles(us, 10)[0] for name, us in samples.items()}

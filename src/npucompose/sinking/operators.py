@@ -16,6 +16,7 @@ import yaml
 from attrs import evolve, frozen
 
 from npucompose.errors import raise_for, unknown
+from npucompose.input_safety import yaml_loader
 from npucompose.results.sinking import Blame
 from npucompose.schema.experiment import Operator
 from npucompose.sinking.facts import FxFacts, GeFacts, Op, SinkingQuestion
@@ -94,7 +95,7 @@ class OperatorTable:
 @cache
 def shipped_table() -> OperatorTable:
     """The table of this version."""
-    data: Any = yaml.safe_load(FILE.read_text(encoding="utf-8"))
+    data: Any = yaml.load(FILE.read_text(encoding="utf-8"), Loader=yaml_loader())
     made = structure(OperatorTable, data, "sinking/operators.yaml")
     return evolve(made, products=devices.table().families)
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch._dynamo.backends.common import aot_autograd
 from torch._functorch import config as functorch_config
 from torch._functorch._aot_autograd.utils import make_boxed_func
@@ -25,6 +26,32 @@ def static_inputs(backend: Backend, aot: fx.GraphModule) -> frozenset[int]:
     """Placeholders of the graph under compilation whose address does not change (AOTAutograd's own list)."""
     metadata = getattr(TracingContext.try_get(), "fw_metadata", None)
     return backend.fixed(aot, getattr(metadata, "static_input_indices", None) or ())
+
+
+def changed_by_a_plain_wrapper() -> tuple[torch.Tensor | int, ...] | None:
+    """Of the graph for inference that is under compilation: what AOTAutograd's wrapper raises the version of after each
+    call (a parameter or buffer that the graph has from Dynamo, or the number of one of Dynamo's inputs), where it does
+    nothing else but call the graph; None where it does (views made anew, copies into inputs,
+    tokens, subclasses, guards of its own), and where this torch does not say so.
+    """
+    context = TracingContext.try_get()
+    found: Any = getattr(context, "fw_metadata", None)
+    if context is None or found is None or context.guards_context.aotautograd_guards:
+        return None
+    try:
+        made = [one.output_type.name == "non_alias" and not one.requires_grad for one in found.output_info]
+        subclasses = [
+            one for one in (*found.subclass_inp_meta, *found.subclass_fw_graph_out_meta) if hasattr(one, "attrs")
+        ]
+        more = found.num_mutated_inp_runtime_indices, found.num_intermediate_bases, found.tokens, subclasses
+        modes = found.grad_enabled_mutation, getattr(found, "is_rng_op_functionalized", None)
+        changed = found.mutated_graph_handled_indices_seen_by_autograd
+    except AttributeError:
+        return None
+    if not all(made) or any(more) or any(modes) or modes[0] is not None:
+        return None
+    weights: list[Any] = list(getattr(context, "params_flat", None) or ())
+    return tuple(weights[at] if at < len(weights) else at - len(weights) for at in changed)
 
 
 def through_aot(backend: Backend, graph_module: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:

@@ -313,6 +313,17 @@ def check_stages(target: Target, stages: Sequence[str]) -> None:
         )
 
 
+class Restored(Protocol):
+    """A graph of which an earlier process kept a recording, which is called in its place."""
+
+    hits: int
+    """Calls that the recording answered."""
+
+    def full(self) -> Any:
+        """Compile it as if nothing had been kept."""
+        ...
+
+
 @runtime_checkable
 class VendorCompiled(Protocol):
     """The vendor's own compiler makes the graphs."""

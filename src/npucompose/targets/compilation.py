@@ -31,7 +31,7 @@ from npucompose.results.winners import Winner
 from npucompose.schema.experiment import Partial, Strict
 from npucompose.streams import decision_of, judged, plan_of
 from npucompose.table.modes import MODES
-from npucompose.targets.base import NO_FOLDERS, Folders
+from npucompose.targets.base import NO_FOLDERS, Folders, Restored
 from npucompose.vendor.compiler import CompilerOptions
 from npucompose.vendor.inductor import InductorOptions
 
@@ -173,7 +173,10 @@ class Backend:
         self.strict: Strict = strict
         self.notices = Notices()
         """Shared by the backends that torch makes of one name."""
-        self.compilations: list[Compilation] = []
+        self.made: list[Compilation] = []
+        """The graphs that were compiled in this process, as far as anybody wanted that: see `compilations`."""
+        self.restored: list[Restored] = []
+        """The graphs of which only recordings were loaded."""
         self.genuine: VendorCompiler | None = None
         self.reads_only = False
         """Take the graphs through the passes and no further: somebody wants to look at them."""
@@ -196,11 +199,29 @@ class Backend:
         self.cache: CacheUse | None = None
         self.repeated: Repeated | None = None
         """Counts how often graphs run that are compiled from now on."""
+        self._since = 0.0
+        """When the compilation of the graph of Dynamo's began."""
         self._begun = -1
         """The number of the graph that was begun last."""
         self._sources: tuple[str | None, ...] = ()
         self._given: Sequence[Any] = ()
         """What Dynamo called the graph under compilation with: real tensors, one for each of `_sources`."""
+
+    @property
+    def compilations(self) -> list[Compilation]:
+        """The account of every graph. One whose recording was loaded from an earlier process is compiled for it now."""
+        for graph in tuple(self.restored):
+            graph.full()
+        return self.made
+
+    @property
+    def sources(self) -> tuple[str | None, ...]:
+        """Dynamo's names of the inputs of the graph under compilation."""
+        return self._sources
+
+    def resume(self, sources: tuple[str | None, ...], inputs: Sequence[Any]) -> None:
+        """A graph of Dynamo's is compiled that came earlier."""
+        self._sources, self._given, self._since = sources, inputs, perf_counter()
 
     def reset(self) -> None:
         """torch._dynamo.reset() calls it."""
@@ -222,8 +243,9 @@ class Backend:
     @property
     def statistics(self) -> CallStatistics:
         """How the calls of its recorded graphs ran, and those that torch made no version for."""
-        counted = [getattr(compilation.lowered, "statistics", CallStatistics()) for compilation in self.compilations]
-        return sum(counted, CallStatistics(eager=self.calls_beyond))
+        counted = [getattr(compilation.lowered, "statistics", CallStatistics()) for compilation in self.made]
+        hits = sum(graph.hits for graph in self.restored)
+        return sum(counted, CallStatistics(eager=self.calls_beyond, hits=hits))
 
     @cached_property
     def common_memory(self) -> Any:
@@ -235,17 +257,18 @@ class Backend:
         return f"npucompose({self.target.name}, {self.mode})"
 
     def __call__(self, graph_module: fx.GraphModule, example_inputs: Sequence[Any], **_: Any) -> Callable[..., Any]:
-        self.entered_at.append(perf_counter())
+        self._since = perf_counter()
+        self.entered_at.append(self._since)
         self._sources, self._given = tuple(_sources(graph_module)), example_inputs
         if not self.target.support(self.mode).compiles:
             return graph_module.forward
         from npucompose.targets.aot import only_read
 
-        known, compiling = len(self.compilations), only_read if self.reads_only else self.target.compile
+        known, compiling = len(self.made), only_read if self.reads_only else self.target.compile
         called = compiling(self, graph_module, example_inputs)
-        if self.repeated is None or len(self.compilations) == known:
+        if self.repeated is None or len(self.made) == known:
             return called
-        return self.repeated.watched(called, self.compilations[known].id)
+        return self.repeated.watched(called, self.made[known].id)
 
     def torch_compile(self, model: Callable[..., Any], **keywords: Any) -> Callable[..., Any]:
         """`torch.compile(model, backend=self, **keywords)`, and what this backend's mode wants while Dynamo traces.
@@ -278,7 +301,7 @@ class Backend:
     def _while_tracing(self, compiled: Callable[..., Any]) -> Callable[..., Any]:
         if not self.target.support(self.mode).fuses or not self.inductor.settings().get("freezing"):
             return compiled
-        from npucompose.targets.inductor import freezing_while_tracing
+        from npucompose.targets.freezing import freezing_while_tracing
 
         return freezing_while_tracing(compiled, self.frozen)
 
@@ -333,7 +356,7 @@ class Backend:
             id=f"graph_{self._begun}",
             before=Snapshot.from_graph(graph_module.graph),
             graph_module=graph_module,
-            aot_s=begun - self.entered_at[-1],
+            aot_s=begun - (self._since or self.entered_at[-1]),
             account_s=perf_counter() - begun,
             way=self._way,
             sources=self._sources,
@@ -358,12 +381,12 @@ class Backend:
                 raise CompileError(f"{words}, and strict=all refuses here what an NPU would.")
         if compilation.before.symbols:
             compilation.settle()
-        self.compilations.append(compilation)
+        self.made.append(compilation)
         compilation.account_s += perf_counter() - begun
 
     def forget(self, compilation: Compilation) -> None:
         """This graph is not called any more: keep nothing of it."""
-        self.compilations = [known for known in self.compilations if known is not compilation]
+        self.made = [known for known in self.made if known is not compilation]
 
     def effective(self) -> tuple[Effective, ...]:
         """What the graphs that were compiled so far have shown of requests that do not take effect as asked."""
@@ -371,7 +394,7 @@ class Backend:
 
     def charge(self, known: int, took: float) -> None:
         """What is left of `took` seconds is the backend's time of the graphs compiled since there were `known`."""
-        for compilation in self.compilations[known:]:
+        for compilation in self.made[known:]:
             compilation.backend_s = max(0.0, took - compilation.aot_s - compilation.passes_s)
 
 

@@ -44,6 +44,8 @@ if TYPE_CHECKING:
     from npucompose.results.streams import StreamTimes, Timeline
     from npucompose.schema.cost_table import CostTable
     from npucompose.targets.compilation import Backend, Compilation
+    from npucompose.targets.frozen_weights import Watch
+    from npucompose.targets.kept_graphs import KeptGraph
     from npucompose.targets.native_inductor import NativeRecorder
     from npucompose.targets.winners import Winners
 
@@ -263,26 +265,58 @@ class CpuTarget(Target):
         self, backend: Backend, graph_module: fx.GraphModule, example_inputs: Sequence[Any]
     ) -> Callable[..., Any]:
         if not self.support(backend.mode).fuses:
-            known = len(backend.compilations)
+            known = len(backend.made)
             compiled = super().compile(backend, graph_module, example_inputs)
-            return _traced_where_unrecorded(graph_module, compiled, backend.compilations[known:])
+            return _traced_where_unrecorded(graph_module, compiled, backend.made[known:])
+        winners = self._winners()
+        kept = self._kept(backend, graph_module, example_inputs, winners)
+        if (
+            kept is not None
+            and (restored := kept.restored(graph_module, self._how, self._through_inductor)) is not None
+        ):
+            return restored
+        return self._through_inductor(backend, graph_module, example_inputs, winners, kept)
+
+    def _kept(
+        self, backend: Backend, graph_module: fx.GraphModule, example_inputs: Sequence[Any], winners: Winners
+    ) -> KeptGraph | None:
+        """What earlier processes may have kept of a graph, and this one may keep; None where nothing is."""
+        if not backend.records:
+            return None
+        self.finish_build(backend.mode)
+        if self._replayer() != "native":
+            return None
+        from npucompose.targets.kept_graphs import KeptGraph
+
+        return KeptGraph.of(backend, graph_module, example_inputs, winners)
+
+    def _through_inductor(
+        self,
+        backend: Backend,
+        graph_module: fx.GraphModule,
+        example_inputs: Sequence[Any],
+        winners: Winners,
+        kept: KeptGraph | None = None,
+        watch: Watch | None = None,
+    ) -> Callable[..., Any]:
         from npucompose.targets import inductor, linears
 
-        known, winners = len(backend.compilations), self._winners()
-        recorder = self.recorder(backend, winners) if backend.records else None
+        known = len(backend.made)
+        recorder = self.recorder(backend, winners, kept) if backend.records else None
         chosen = partial(linears.choose_linears, library=self.linear, winners=winners)
         compiled = inductor.through_inductor(
-            backend, graph_module, example_inputs, frozen=chosen, recorder=recorder, winners=winners
+            backend, graph_module, example_inputs, frozen=chosen, recorder=recorder, winners=winners, watch=watch
         )
-        for compilation in backend.compilations[known:]:
+        for compilation in backend.made[known:]:
             compilation.winners = winners.found
         return compiled
 
-    def recorder(self, backend: Backend, winners: Winners) -> NativeRecorder:
+    def recorder(self, backend: Backend, winners: Winners, kept: KeptGraph | None = None) -> NativeRecorder:
         """What records what Inductor compiles."""
         from npucompose.targets.native_inductor import NativeRecorder
 
-        return NativeRecorder(backend=backend, how=self._how, winners=winners, native=self._replayer() == "native")
+        native = self._replayer() == "native"
+        return NativeRecorder(backend=backend, how=self._how, winners=winners, native=native, kept=kept)
 
     def _winners(self) -> Winners:
         import torch

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import attrs
 import torch
-from torch._dynamo.exc import FailOnRecompileLimitHit
 from torch._functorch import config as functorch_config
 from torch._inductor import config as inductor_config
 from torch._inductor.codecache import PyCodeCache
@@ -26,15 +25,17 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from npucompose.streams import strip
 from npucompose.targets import inductor_cache, unfused
+from npucompose.targets.aot import changed_by_a_plain_wrapper
 from npucompose.targets.in_place import ScatterInPlace
 from npucompose.targets.inductor_choices import choosing
+from npucompose.targets.weight_digest import digest_of
 
 if TYPE_CHECKING:
     from torch import fx
 
     from npucompose.replay.interface import Lowered
     from npucompose.targets.compilation import Backend, Compilation
-    from npucompose.targets.frozen_weights import FrozenWeights, Watch
+    from npucompose.targets.frozen_weights import Watch
     from npucompose.targets.winners import Winners
 
 Frozen = Callable[["fx.GraphModule"], Any]
@@ -51,6 +52,10 @@ class Subject:
     """The inputs whose address does not change."""
     watch: Watch | None
     """Over the graph's constants."""
+    unfrozen: frozenset[int] = frozenset()
+    """Ids of the weights that the graph has as inputs all the same."""
+    changed: tuple[torch.Tensor | int, ...] | None = None
+    """What AOTAutograd's wrapper does around the graph (`changed_by_a_plain_wrapper`)."""
     unfused: Callable[[], fx.GraphModule]
     """The same graph with nothing taken apart or fused, called in the same way; raises `unfused.Untraced`. To be asked
     for while the graph is compiled."""
@@ -75,19 +80,21 @@ def through_inductor(
     frozen: Frozen | None = None,
     recorder: Recorder | None = None,
     winners: Winners | None = None,
+    watch: Watch | None = None,
 ) -> Callable[..., Any]:
     """The passes, then Inductor; a stream plan has been validated by its pass and is stripped here.
 
     With a `recorder` what Inductor makes for inference is called through what that makes of it. With `winners` its
-    products are computed as is known there, and it is kept there what Inductor measures of them.
+    products are computed as is known there, and it is kept there what Inductor measures of them. `watch` is over the
+    graph's constants, where somebody has made one already.
 
     AOTAutograd's own cache is off: its key knows no pass, so that a hit would run a graph that other passes made, and
     would leave no account of this one. Inductor's cache, whose key is the graph as the passes left it, stays on.
     """
     first = _PassesFirst(backend, winners)
-    watch = backend.frozen.watch(graph_module)
+    watch = watch or backend.frozen.watch(graph_module)
     dynamo = unfused.copied(graph_module) if recorder is not None else graph_module
-    digest = inductor_cache.digest_of(watch.tensors) if watch is not None else None
+    digest = digest_of(watch.tensors) if watch is not None else None
     hooks = {
         "joint_custom_pre_pass": first,
         "post_grad_custom_post_pass": _after_the_callers(ScatterInPlace(digest or "")),
@@ -151,6 +158,8 @@ class _InnerCompile:
             key=self.first.key,
             fixed=frozenset() if freezes else self.first.backend.fixed(aot, fixed),
             watch=self.watch if freezes else None,
+            unfrozen=frozenset(_kept()),
+            changed=changed_by_a_plain_wrapper(),
             unfused=partial(self.unfused, aot),
         )
 
@@ -281,30 +290,3 @@ class _PassesFirst(CustomGraphPass):
         """The graph of the last `rewrite` is code now."""
         if self._of is not None:
             self._of.backend_s = perf_counter() - self._begun
-
-
-def freezing_while_tracing(compiled: Callable[..., Any], weights: FrozenWeights) -> Callable[..., Any]:
-    """`compiled`, called in such a way that Dynamo makes constants of the weights that it meets.
-
-    It looks at torch's own setting while it traces, before any backend is asked, and any call may be one that is
-    traced. torch's closure is what torch itself sets around calls (2 µs; `config.patch` takes 24).
-    """
-    config: Any = inductor_config
-    set_freezing = config._make_closure_patcher(freezing=True)
-
-    def call(*args: Any, **kwargs: Any) -> Any:
-        if weights.full:
-            weights.make_room_for_changes()
-        take_back = set_freezing()
-        try:
-            return compiled(*args, **kwargs)
-        except FailOnRecompileLimitHit:
-            if not weights.make_room():
-                raise
-            return compiled(*args, **kwargs)
-        finally:
-            take_back()
-            if weights.uncounted:
-                weights.count_places()
-
-    return call

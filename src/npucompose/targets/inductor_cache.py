@@ -15,40 +15,19 @@ weights, and a later process has its own.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import functools
 import hashlib
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch import fx
 from torch._inductor import codecache, cpu_vec_isa
 from torch._inductor.codegen import common
-from torch.utils._python_dispatch import _disable_current_modes
 
 from npucompose import private
 from npucompose.machine import cache_dir, cpu_model
-from npucompose.replay import gate
-
-MOST_BYTES = 1 << 28
-"""Of the weights of a graph that is kept: as much again may lie on the disk, in the forms that kernels want it in."""
-
-
-def digest_of(weights: Sequence[torch.Tensor]) -> str | None:
-    """Of the values of weights, in order, and of what kernels are timed on; None where they are too many, or odd."""
-    if sum(weight.nbytes for weight in weights if not gate.why_not(weight)) > MOST_BYTES:
-        return None
-    found = hashlib.blake2b(f"{cpu_model()}, {torch.get_num_threads()} threads".encode())
-    with _disable_current_modes(), torch.no_grad():
-        for weight in weights:
-            if gate.why_not(weight):
-                return None
-            plain = weight.detach().contiguous()
-            found.update(repr((weight.dtype, tuple(weight.shape), weight.stride())).encode())
-            found.update((ctypes.c_char * plain.nbytes).from_address(plain.data_ptr()) if plain.nbytes else b"")
-    return found.hexdigest()
 
 
 def mark_packed(graph_module: fx.GraphModule) -> None:

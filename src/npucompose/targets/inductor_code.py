@@ -9,7 +9,6 @@ anything beside what is known here is not read, and the reason says what it does
 from __future__ import annotations
 
 import ast
-import ctypes
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import FunctionType, MethodType
 from typing import Any
@@ -17,7 +16,7 @@ from typing import Any
 import torch
 from attrs import field, frozen
 
-from npucompose.ops.generated import GeneratedKernel, known
+from npucompose.ops.generated import GeneratedKernel, address_of, entry, known
 from npucompose.replay.capture.generated import Observer
 
 EMPTY, LAID = "empty_strided_cpu", "reinterpret_tensor"
@@ -31,7 +30,7 @@ ERRORS = frozenset({"RuntimeError", "AssertionError"})
 METHODS = frozenset({"size", "stride", "item", "clear", "copy_"})
 """Of tensors and lists; what computes goes through torch's dispatcher too."""
 KNOWN = frozenset({EMPTY, LAID}) | CHECKS | ON_NUMBERS | ERRORS
-ENTRY, LIBRARY = "kernel", "__file__"
+LIBRARY = "__file__"
 BINDING = "cpp_pybinding"
 PARALLEL = "#pragma omp parallel"
 
@@ -155,13 +154,14 @@ def _kernel(name: str, binding: Any, parameters: Sequence[str], parallel: bool) 
     library = getattr(module, LIBRARY, None)
     if library is None:
         raise UnreadCode(f"has a kernel whose library is not known: {name}")
-    function = getattr(ctypes.CDLL(library), ENTRY, None)
-    if function is None:
-        raise UnreadCode(f"has a kernel that its library does not export: {name}")
-    address = ctypes.cast(function, ctypes.c_void_p).value
-    assert address is not None
+    try:
+        address = address_of(entry(library))
+    except AttributeError:
+        raise UnreadCode(f"has a kernel that its library does not export: {name}") from None
     order = "".join(_kind(name, parameter) for parameter in parameters)
-    return known(GeneratedKernel(name=name, order=order, address=address, binding=binding, parallel=parallel))
+    return known(
+        GeneratedKernel(name=name, order=order, address=address, library=library, binding=binding, parallel=parallel)
+    )
 
 
 def _kind(kernel: str, parameter: str) -> str:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from npucompose.replay.front.generated_cache import HowOften
     from npucompose.targets.compilation import Backend
     from npucompose.targets.inductor import Subject
+    from npucompose.targets.kept_graphs import KeptGraph
     from npucompose.targets.winners import Winners
 
 NO_REPLAYER = "there is no native replayer here"
@@ -37,6 +38,8 @@ class NativeRecorder:
     how: Callable[[LowerRequest], HowOften]
     winners: Winners
     native: bool
+    kept: KeptGraph | None = None
+    """Is to keep what is recorded first."""
     _unfused: GraphModule | None = field(default=None, init=False)
 
     def wants(self, subject: Subject) -> bool:
@@ -55,6 +58,8 @@ class NativeRecorder:
     def lowered(self, subject: Subject, compiled: Any) -> Lowered:
         if self.native and subject.watch is not None:
             subject.watch.checked_by(build.load().Weights())
+        if self.kept is not None:
+            self.kept.compiled(subject.key, subject.changed, subject.unfrozen)
         unfused, self._unfused = self._unfused, None
         if compiled is None:
             assert unfused is not None
@@ -84,4 +89,5 @@ class NativeRecorder:
             partial=self.backend.partial,
             at_once=self.backend.records_at_once,
             constants=subject.watch,
+            recorded=None if self.kept is None else self.kept.keep,
         )

@@ -18,6 +18,7 @@ import yaml
 from attrs import frozen
 
 from npucompose.errors import ConfigError, unknown
+from npucompose.input_safety import yaml_loader
 from npucompose.table.options import option
 from npucompose.table.structure import structure
 
@@ -242,7 +243,7 @@ class Soc(SocRow):
 @cache
 def table() -> SocTable:
     """The table that this version ships."""
-    data: Any = yaml.safe_load(FILE.read_text(encoding="utf-8"))
+    data: Any = yaml.load(FILE.read_text(encoding="utf-8"), Loader=yaml_loader())
     return structure(SocTable, data, "vendor/socs.yaml")
 
 

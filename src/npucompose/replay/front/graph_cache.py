@@ -265,6 +265,11 @@ class GraphCache:
         if not alike:
             del self._by_glance[entry.glance]
 
+    def adopt(self, recording: Recording, glance: Hashable) -> None:
+        """A recording of this graph that somebody else has made; `glance` is the tuple of the inputs' shapes."""
+        with self._lock:
+            self._keep(recording, glance, self._settle())
+
     def clear(self) -> None:
         """Let all recordings go."""
         with self._lock:
@@ -297,6 +302,8 @@ class GraphCache:
         self._cost_s = captured.seconds
         self._cost_again_s = self._cost_again_s or captured.seconds
         self._keep(captured, glance, call)
+        if self.request.recorded is not None:
+            self.request.recorded(captured, inputs)
         return captured, outputs
 
     def _keep(self, captured: Recording, glance: Hashable, call: int) -> None:
