@@ -18,7 +18,8 @@ from npucompose.schema.capabilities import Capabilities
 from npucompose.schema.streams import Streams
 from npucompose.streams import apply
 from npucompose.targets import aot, compilation
-from npucompose.targets.compilation import Compilation, kind_of_source
+from npucompose.targets.compilation import Compilation
+from npucompose.targets.input_sources import kind_of_source
 from npucompose.vendor.inductor import InductorOptions
 from tests.replay.capturing import traced
 from tests.sample_graphs import mm_abs_sub

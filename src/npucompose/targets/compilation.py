@@ -6,10 +6,10 @@ Knows the order of things and keeps a record of every graph; what a graph become
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import torch
 from attrs import define, field
@@ -32,6 +32,7 @@ from npucompose.schema.experiment import Partial, Strict
 from npucompose.streams import decision_of, judged, plan_of
 from npucompose.table.modes import MODES
 from npucompose.targets.base import NO_FOLDERS, Folders, Restored
+from npucompose.targets.input_sources import kind_of_source, sources_of
 from npucompose.vendor.compiler import CompilerOptions
 from npucompose.vendor.inductor import InductorOptions
 
@@ -259,7 +260,7 @@ class Backend:
     def __call__(self, graph_module: fx.GraphModule, example_inputs: Sequence[Any], **_: Any) -> Callable[..., Any]:
         self._since = perf_counter()
         self.entered_at.append(self._since)
-        self._sources, self._given = tuple(_sources(graph_module)), example_inputs
+        self._sources, self._given = tuple(sources_of(graph_module)), example_inputs
         if not self.target.support(self.mode).compiles:
             return graph_module.forward
         from npucompose.targets.aot import only_read
@@ -396,18 +397,3 @@ class Backend:
         """What is left of `took` seconds is the backend's time of the graphs compiled since there were `known`."""
         for compilation in self.made[known:]:
             compilation.backend_s = max(0.0, took - compilation.aot_s - compilation.passes_s)
-
-
-def kind_of_source(source: str | None) -> Literal["parameter", "buffer"] | None:
-    """Of which kind the module's tensor is that torch names so; None: it is none."""
-    if source is None or not source.endswith("]"):
-        return None
-    return "parameter" if "._parameters[" in source else "buffer" if "._buffers[" in source else None
-
-
-def _sources(dynamo: fx.GraphModule) -> Iterator[str | None]:
-    for node in dynamo.graph.nodes:
-        if node.op == "placeholder":
-            source: Any = getattr(node.meta.get("grapharg"), "source", None)
-            name: Any = getattr(source, "name", None)
-            yield None if name is None else str(name() if callable(name) else name)
