@@ -26,6 +26,7 @@ PACKAGES: dict[str, tuple[str, ...]] = {
     "compose": tuple(f"{PRODUCT}/{name}" for name in ("compose", "input_safety.py", "registry.py")),
     "replay, C++": (NATIVE,),
     "serving, capture_sizes": (f"{PRODUCT}/serving", f"{PRODUCT}/capture_sizes"),
+    "accuracy, profiles": (f"{PRODUCT}/accuracy", f"{PRODUCT}/profiles"),
     "table, vendor": (f"{PRODUCT}/table", f"{PRODUCT}/vendor"),
     "schema, results": (f"{PRODUCT}/schema", f"{PRODUCT}/results"),
     **{name: (f"{PRODUCT}/{name}",) for name in (
