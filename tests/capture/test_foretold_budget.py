@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,6 +19,20 @@ from npucompose.results.capture import CaptureLegality
 from npucompose.results.capture_budget import CaptureBudgetFacts
 
 CALLS = "model.sequence=[{x.0: 2},{x.0: 64}]"
+PIECES = """
+import torch
+from torch import nn
+
+class Pieces(nn.Module):
+    def forward(self, x):
+        x = x * 2
+        print("one")
+        x = x + 1
+        print("two")
+        return x - 3
+
+def make(): return Pieces(), {"x": torch.randn(4, 4)}
+"""
 
 
 @pytest.fixture(autouse=True)
@@ -74,6 +89,41 @@ def test_the_socs_table_decides_what_is_available() -> None:
     assert refused.budget is None
     assert refused.no_budget == "Ascend310B1 captures nothing: Atlas 200I/500 A2 inference."
     assert list(budget_lines(refused)) == [("budget", f"not foretold: {refused.no_budget}")]
+
+
+MANY = "extensions.vllm.sizes=[" + ",".join(map(str, range(1, 901))) + "]"
+
+
+@pytest.mark.parametrize(
+    ("soc", "sizes", "verdict", "certainty"),
+    [
+        pytest.param("ascend310p", MANY, "does not capture", "derived", id="no driver gives a 310P so many"),
+        pytest.param("ascend310p", "extensions.vllm.sizes=[1,2]", "captures", "proven", id="few sizes fit"),
+        pytest.param("ascend910b1", MANY, "captures", "proven", id="a 910B has enough for them"),
+    ],
+)
+def test_captures_that_take_more_streams_than_there_are_are_a_finding(
+    soc: str, sizes: str, verdict: str, certainty: str
+) -> None:
+    """vllm-ascend #9564, #9596, #9691, #3869, #8393, #7907: 207008 and 207005 at capture, on the device."""
+    facts = judged("model=add", f"target.soc={soc}", sizes)
+    assert (facts.verdict, facts.certainty) == (verdict, certainty)
+    assert [(one.rule, one.code) for one in facts.findings] == [("streams_exhausted", 207008)] * (verdict != "captures")
+
+
+def test_what_only_newer_drivers_can_hold_is_unknown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A model in pieces: three for each of 700 sizes, on a 910B whose older drivers give captures 2,048 streams."""
+    (tmp_path / "pieces.py").write_text(PIECES)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delitem(sys.modules, "pieces", raising=False)
+    sizes = MANY.replace(",701", "]").partition("]")[0] + "]"
+    chosen = ("model=python", "model.factory=pieces:make", "trust=true", "compile.fullgraph=false")
+    facts = judged(*chosen, "target.soc=ascend910b1", sizes)
+    (found,) = [one for one in facts.findings if not one.outside]
+    assert (facts.verdict, found.rule, found.standing) == ("unknown", "streams_exhausted", "unknown")
+    assert found.what.startswith("captures of 700 sizes take 2,100 streams or more; Ascend910B1 has 1,800 to ")
+    assert judged(*chosen, "target.soc=ascend910b1", "extensions.vllm.sizes=[1,2,4]").verdict == "captures"
+    sys.modules.pop("pieces", None)
 
 
 def test_a_call_that_cannot_be_made_is_why_nothing_is_foretold_and_the_verdict_stays() -> None:

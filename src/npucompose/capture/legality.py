@@ -13,6 +13,7 @@ from npucompose.capture.breaks import BRANCH, Break
 from npucompose.capture.rules import rules
 from npucompose.capture.runtime import CaptureMode, CaptureRuntime, Refusal
 from npucompose.results.capture import CaptureFinding, CaptureLegality, CaptureVerdict
+from npucompose.results.capture_budget import CaptureBudgetFacts
 from npucompose.results.sinking import Certainty
 
 
@@ -39,6 +40,10 @@ class Seen:
     """Why torch.compile was not asked, or made no graph; None: it did."""
     streams_at: frozenset[str] = field(factory=frozenset[str])
     """Lines that call streams, which torch.compile traces on the device only."""
+    budget: CaptureBudgetFacts | None = None
+    """What the captures of all sizes take; None: nothing was foretold."""
+    no_budget: str | None = None
+    """Why."""
 
 
 def judge(question: CaptureQuestion, seen: Seen) -> CaptureLegality:
@@ -59,6 +64,8 @@ def judge(question: CaptureQuestion, seen: Seen) -> CaptureLegality:
         judged_under=_judged_under(question),
         streams=len(seen.runtime.tasks) if finished else None,
         tasks=seen.runtime.tasks.total() if finished else None,
+        budget=seen.budget,
+        no_budget=seen.no_budget,
     )
 
 
@@ -103,6 +110,8 @@ def _findings(question: CaptureQuestion, seen: Seen) -> Iterator[CaptureFinding]
     for one in seen.breaks:
         if one.source not in explained and one.source not in seen.streams_at:
             yield evolve(_broken(one), outside=not question.fullgraph)
+    if seen.budget is not None:
+        yield from _exhausted(seen.budget)
 
 
 def _refused(refusal: Refusal) -> CaptureFinding:
@@ -128,3 +137,24 @@ def _broken(one: Break) -> CaptureFinding:
     rule = "conditional" if one.reason == BRANCH else "graph_break"
     row = rules().of(rule)
     return CaptureFinding(rule=rule, code=row.code, what=one.reason, source=one.source, fix=row.fix, standing="proven")
+
+
+def _exhausted(budget: CaptureBudgetFacts) -> Iterator[CaptureFinding]:
+    """More streams than there are, even where all that is unknown of the captures is at its best.
+
+    `derived` where no driver gives so many, `unknown` where some do; what fits only at best stands in the budget.
+    """
+    least, given = budget.streams.low, budget.available
+    if least <= given.low:
+        return
+    row = rules().of("streams_exhausted")
+    few = f"{given.low:,}" if given.high in (None, given.low) else f"{given.low:,} to {given.high:,}"
+    number = len(budget.sizes)
+    yield CaptureFinding(
+        rule="streams_exhausted",
+        code=row.code,
+        what=f"captures of {number} sizes take {least:,} streams or more; {budget.soc} has {few} for captures",
+        source=None,
+        fix=row.fix,
+        standing="derived" if given.high is not None and least > given.high else "unknown",
+    )

@@ -7,7 +7,7 @@ from time import perf_counter
 from typing import Any
 
 import torch
-from attrs import evolve, frozen
+from attrs import frozen
 
 from npucompose.capture import CaptureQuestion, CaptureRuntime, Seen, judge
 from npucompose.capture.breaks import Break, recorded_breaks
@@ -18,6 +18,7 @@ from npucompose.compose.budget import SizedCall, budget_of, sizes_of
 from npucompose.compose.session import Session
 from npucompose.errors import ConfigError, NpuComposeError
 from npucompose.results.capture import CaptureFinding, CaptureLegality
+from npucompose.results.capture_budget import CaptureBudgetFacts
 from npucompose.targets.foretelling import Foretelling
 
 CAPTURE_MODE = "npugraph_ex.capture_error_mode"
@@ -36,6 +37,7 @@ def capture_of(session: Session) -> tuple[CaptureLegality, float, float]:
     traced_at = perf_counter()
     traced = Traced(why_not=NOT_TRACED) if machine.used else _traced(session)
     ended = perf_counter() - traced.looked_s
+    budget, no_budget = _budget(session, traced)
     seen = Seen(
         runtime=machine.runtime,
         ran=ran,
@@ -43,9 +45,10 @@ def capture_of(session: Session) -> tuple[CaptureLegality, float, float]:
         breaks=traced.breaks,
         traced=traced.why_not,
         streams_at=frozenset(machine.used),
+        budget=budget,
+        no_budget=no_budget,
     )
-    facts = _with_budget(session, judge(question_of(session), seen), traced)
-    return facts, ended - traced_at, perf_counter() - ended + traced_at - begun
+    return judge(question_of(session), seen), ended - traced_at, perf_counter() - ended + traced_at - begun
 
 
 def question_of(session: Session) -> CaptureQuestion:
@@ -117,14 +120,15 @@ def _traced(session: Session) -> Traced:
     )
 
 
-def _with_budget(session: Session, facts: CaptureLegality, traced: Traced) -> CaptureLegality:
+def _budget(session: Session, traced: Traced) -> tuple[CaptureBudgetFacts | None, str | None]:
+    """What the captures take, or why that is not foretold."""
     why_none = traced.why_not or traced.lost
     if why_none is not None or not any(call.made for call in traced.calls):
-        return evolve(facts, no_budget=why_none or "torch.compile made no graph.")
+        return None, why_none or "torch.compile made no graph."
     try:
-        return evolve(facts, budget=budget_of(session, traced.sizes_are, traced.calls))
+        return budget_of(session, traced.sizes_are, traced.calls), None
     except ConfigError as error:
-        return evolve(facts, no_budget=str(error))
+        return None, str(error)
 
 
 def _dynamic(session: Session) -> bool | None:
