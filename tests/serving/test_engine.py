@@ -75,7 +75,12 @@ def test_passes_of_a_recipe_run_inside_vllm(kind: str, eager: Callable[[str], An
     served = answer(written("qwen2", tmp_path), tmp_path, [2], additional_config=config)
     assert served.tokens == {"2": eager("qwen2").tokens["2"]}
     assert "places changed: dead_code" in served.log
-    assert replaced(served.log) == 9, "four layers with two norms each, and the last one"
+    assert replaced(served.log) == REPLACED[kind]
+
+
+REPLACED = {"fused": 1, "recorded": 9}
+"""All nine norms where vLLM's own operators are lowered first; Inductor's manager runs the recipe's passes before that,
+and there all norms but one are still an operator of vLLM's."""
 
 
 def replaced(log: str) -> int:
