@@ -42,7 +42,7 @@ main(parser.parse_args())
 
 def with_tokenizer(place: Path, words: int = 512) -> Path:
     """The model's folder with a tokenizer of one word for each token."""
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers  # pyright: ignore[reportMissingImports]
     from transformers import PreTrainedTokenizerFast  # pyright: ignore[reportMissingImports]
 
     vocabulary = {"<unk>": 0, "<s>": 1, "</s>": 2, **{f"w{number}": number for number in range(3, words)}}

@@ -193,7 +193,7 @@ def settings_text() -> Iterator[str]:
 @functools.cache
 def package_digest() -> str:
     """Of this package's sources."""
-    files = sorted(file for kind in ("*.py", "*.cpp", "*.h", "*.json") for file in PACKAGE.rglob(kind))
+    files = sorted(file for kind in ("*.py", "*.cpp", "*.h", "*.json", "*.yaml") for file in PACKAGE.rglob(kind))
     found = hashlib.sha256()
     for file in files:
         found.update(f"{file.relative_to(PACKAGE)}\0".encode() + file.read_bytes())
