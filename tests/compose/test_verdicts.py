@@ -329,11 +329,11 @@ def test_the_parts_of_a_first_call_are_added() -> None:
         SimpleNamespace(aot_s=1.0, passes_s=2.0, backend_s=4.0),
         SimpleNamespace(aot_s=8.0, passes_s=0.5, backend_s=0.25),
     ]
-    backend: Any = SimpleNamespace(compilations=graphs, entered_at=[105.0, 107.0])
+    backend: Any = SimpleNamespace(made=graphs, entered_at=[105.0, 107.0])
     assert _times(backend, 100.0, 120.0) == CompileTimes(
         dynamo_s=5.0, aot_s=9.0, passes_s=2.5, backend_s=4.25, total_s=20.75
     )
-    never: Any = SimpleNamespace(compilations=[], entered_at=[])
+    never: Any = SimpleNamespace(made=[], entered_at=[])
     assert _times(never, 100.0, 120.0).dynamo_s == 20.0
 
 

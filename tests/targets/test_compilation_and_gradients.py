@@ -19,7 +19,7 @@ from npucompose.schema.streams import Streams
 from npucompose.streams import apply
 from npucompose.targets import aot, compilation
 from npucompose.targets.compilation import Compilation
-from npucompose.targets.input_sources import kind_of_source
+from npucompose.targets.input_sources import kind_of_source, sources_of
 from npucompose.vendor.inductor import InductorOptions
 from tests.replay.capturing import traced
 from tests.sample_graphs import mm_abs_sub
@@ -199,7 +199,7 @@ def test_parameters_and_buffers_are_constants_where_no_gradient_is_wanted_of_the
 
 def test_the_sources_are_what_dynamo_calls_its_inputs() -> None:
     graph = dynamos(named("L['x']"), SimpleNamespace(name=lambda: "L['y']"), None, SimpleNamespace())
-    assert list(compilation._sources(graph)) == ["L['x']", "L['y']", None, None]
+    assert list(sources_of(graph)) == ["L['x']", "L['y']", None, None]
 
 
 def test_lowering_has_its_time(clock: None) -> None:

@@ -24,6 +24,8 @@ def largest_set(costs: Mapping[int, Amounts], limits: Amounts) -> tuple[int, ...
     """
     if not costs:
         return ()
+    if len(set(costs.values())) == 1 or _fits(_sum(list(costs.values())), limits):  # as sizes without bytes are
+        return _first_that_fit(costs, limits)
     largest, *smaller = sorted(costs, reverse=True)
     start = _Choice(costs[largest], (largest,))
     if not _fits(start.taken, limits):
@@ -38,12 +40,27 @@ def largest_set(costs: Mapping[int, Amounts], limits: Amounts) -> tuple[int, ...
     return tuple(sorted(min(by_number[-1], key=_order).sizes))
 
 
+def _first_that_fit(costs: Mapping[int, Amounts], limits: Amounts) -> tuple[int, ...]:
+    """The largest sizes, until one does not fit: where all cost the same, or all fit, nothing is better."""
+    found, taken = list[int](), tuple(0.0 for _ in limits)
+    for size in sorted(costs, reverse=True):
+        taken = _sum((taken, costs[size]))
+        if not _fits(taken, limits):
+            break
+        found.append(size)
+    return tuple(reversed(found))
+
+
+def _sum(amounts: Sequence[Amounts]) -> Amounts:
+    return tuple(map(sum, zip(*amounts, strict=True)))
+
+
 def _fits(taken: Amounts, limits: Amounts) -> bool:
     return all(amount <= limit for amount, limit in zip(taken, limits, strict=True))
 
 
 def _more(choice: _Choice, size: int, cost: Amounts) -> _Choice:
-    return _Choice(tuple(a + b for a, b in zip(choice.taken, cost, strict=True)), (*choice.sizes, size))
+    return _Choice(_sum((choice.taken, cost)), (*choice.sizes, size))
 
 
 def _undominated(choices: Sequence[_Choice]) -> list[_Choice]:
