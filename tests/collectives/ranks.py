@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import operator
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -31,6 +32,11 @@ def on_both(work: Callable[[int], T]) -> list[T]:
         return [future.result() for future in [threads.submit(work, rank) for rank in RANKS]]
 
 
+_GONE: deque[Sequence[dist.ProcessGroup]] = deque(maxlen=8)
+"""Groups that nobody uses any more. Gloo ends the process now and then where a rank is destroyed at once after its last
+collective, while the other one's threads still read its answer."""
+
+
 @contextmanager
 def two_ranks(seconds: float = 30.0) -> Iterator[Sequence[str]]:
     """The name by which each of two ranks knows their process group; a collective fails after so many seconds."""
@@ -51,6 +57,7 @@ def two_ranks(seconds: float = 30.0) -> Iterator[Sequence[str]]:
     finally:
         for group in groups:
             torch._C._distributed_c10d._unregister_process_group(group.group_name)
+        _GONE.append(groups)
 
 
 Steps = list[tuple[str, int, int]]
