@@ -82,8 +82,8 @@ class HostThread:
 
 
 @frozen(kw_only=True)
-class Protocol:
-    """Refused where it is made: a name that is not declared, a step that its place does not take."""
+class Declared:
+    """What a protocol and its file have alike."""
 
     about: str = ""
     sources: tuple[str, ...] = ()
@@ -93,6 +93,12 @@ class Protocol:
     events: Mapping[str, EventKind] = option(factory=dict)
     semaphores: Mapping[str, int] = option(factory=dict)
     """{name: how often it can be acquired before the first release}; a lock has 1."""
+
+
+@frozen(kw_only=True)
+class Protocol(Declared):
+    """Refused where it is made: a name that is not declared, a step that its place does not take."""
+
     graphs: Mapping[str, tuple[Step, ...]] = option(factory=dict)
     """What a capture holds, one task after the other."""
     threads: Mapping[str, HostThread]

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+import attrs
 from attrs import frozen
 
-from npucompose.capture.protocol.model import EventKind, HostThread, Protocol, Step
+from npucompose.capture.protocol.model import Declared, HostThread, Protocol, Step
 from npucompose.errors import ConfigError, raise_for, unknown
 from npucompose.input_safety import load_yaml
 from npucompose.table.options import option
@@ -23,15 +24,9 @@ class _Loop:
 
 
 @frozen(kw_only=True)
-class _File:
+class _File(Declared):
     """A file as it stands, its steps still text."""
 
-    about: str = ""
-    sources: tuple[str, ...] = ()
-    streams: tuple[str, ...]
-    depth: Mapping[str, int] = option(factory=dict)
-    events: Mapping[str, EventKind] = option(factory=dict)
-    semaphores: Mapping[str, int] = option(factory=dict)
     graphs: Mapping[str, tuple[str, ...]] = option(factory=dict)
     threads: Mapping[str, _Loop]
 
@@ -76,13 +71,5 @@ def _protocol(file: _File) -> Protocol:
         for name, loop in file.threads.items()
     }
     raise_for(problems)
-    return Protocol(
-        about=file.about,
-        sources=file.sources,
-        streams=file.streams,
-        depth=file.depth,
-        events=file.events,
-        semaphores=file.semaphores,
-        graphs=graphs,
-        threads=threads,
-    )
+    declared = {field.name: getattr(file, field.name) for field in attrs.fields(Declared)}
+    return Protocol(**declared, graphs=graphs, threads=threads)
