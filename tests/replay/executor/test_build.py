@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import hashlib
+import importlib.machinery
 import os
 import shlex
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -197,6 +201,25 @@ def test_two_that_come_at_once_build_once(empty_cache: Path, compiler: Callable[
         thread.join()
     assert len(places) == 3
     assert sum(line.startswith("-shared") for line in calls.read_text().splitlines()) == 1
+
+
+def test_two_threads_that_load_at_once_both_have_the_whole_module(monkeypatch: pytest.MonkeyPatch, real: Path) -> None:
+    within, most = [], []
+    loader = importlib.machinery.ExtensionFileLoader
+    execute = loader.exec_module
+
+    def slowly(self: Any, module: Any) -> None:
+        within.append(module)
+        most.append(len(within))
+        time.sleep(0.02)
+        execute(self, module)
+        within.pop()
+
+    monkeypatch.setattr(loader, "exec_module", slowly)
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(lambda _: build._loaded(real), range(4)))
+    assert most == [1] * 4
+    assert all(module.torch_version for module in found)
 
 
 def test_a_build_that_was_started_goes_on_beside_its_caller_and_is_waited_for(

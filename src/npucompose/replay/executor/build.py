@@ -223,6 +223,10 @@ def _is_intact(place: Path) -> bool:
     return hashlib.sha256(content).hexdigest().encode() == digest.read_bytes() and mine in content
 
 
+_LOADING = threading.Lock()
+"""As `import` has one for each module: a second thread would be given the module as far as the first has filled it."""
+
+
 def _loaded(file: Path) -> ModuleType:
     """ImportError where the file is no extension for the torch of this process."""
     import torch
@@ -232,8 +236,9 @@ def _loaded(file: Path) -> ModuleType:
     )
     assert spec is not None
     assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    with _LOADING:
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
     mine, theirs = _release(torch.__version__), module.torch_version
     if mine != theirs:
         raise ImportError(f"{file} was {BUILT_WITH}{theirs}, and this is torch {mine}")
