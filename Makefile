@@ -13,8 +13,8 @@ READY_CI := $(VENV)/.ready-ci
 LOCKED := install --quiet $(PIP_FLAGS) --require-hashes --no-deps --no-build-isolation
 
 # A share of the tests for each worker, whoever is done first takes from the others. Bytecode is kept: without it, each
-# process compiles every source again. Three on two cores: many tests wait for a process of their own.
-WORKERS ?= 3
+# process compiles every source again. Four on two cores: many tests wait for a process of their own.
+WORKERS ?= 4
 PYTEST = PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(PYTEST_FLAGS)
 PYTEST_FLAGS ?=
 SEED ?= $(shell date +%s)

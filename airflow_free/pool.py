@@ -263,7 +263,8 @@ class _Job:
     def _begin(self, word: Mapping[str, Any]) -> None:
         self.has_begun = True
         self.began = time.monotonic()
-        self.next_step_at = self.began + self.task.time_limit_s
+        if not (self.asked_to_end or self.channel.ended or self.channel.final is not None):  # its pipe was read first
+            self.next_step_at = self.began + self.task.time_limit_s
         self.cgroup = word["cgroup"]
         if hasattr(os, "pidfd_open"):
             with contextlib.suppress(OSError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import sys
@@ -168,10 +169,21 @@ def temporary_folders_lie_in_no_checkout(tmp_path_factory: pytest.TempPathFactor
 def torch_logs_of_their_own() -> Iterator[None]:
     """A script that ran here may have turned on a log of torch; what pytest keeps of it holds weights."""
     yield
-    logging = sys.modules.get("torch._logging._internal")
-    if logging is not None and (logging.log_state.artifact_names or logging.log_state.log_qname_to_level):
-        logging.set_logs()
-        logging.trace_log.handlers.clear()
+    logs = sys.modules.get("torch._logging._internal")
+    if logs is not None and (logs.log_state.artifact_names or logs.log_state.log_qname_to_level):
+        logs.set_logs()
+        logs.trace_log.handlers.clear()
+
+
+@pytest.fixture(autouse=True)
+def logging_as_it_was() -> Iterator[None]:
+    """A command that a test runs in its own process sets up logging as Hydra is asked to."""
+    root = logging.getLogger()
+    level, handlers = root.level, [*root.handlers]
+    yield
+    root.setLevel(level)
+    for handler in [handler for handler in root.handlers if handler not in handlers]:
+        root.removeHandler(handler)
 
 
 @pytest.fixture

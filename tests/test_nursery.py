@@ -55,6 +55,7 @@ def test_its_worker_has_the_folder_and_the_environment_and_nothing_of_the_tests(
     assert found["warm"], "the worker was started cold: no second is saved"
 
 
+@pytest.mark.slow
 def test_what_must_be_set_before_torch_is_loaded_makes_it_cold(tmp_path: Path) -> None:
     done = ran(command("run.py", *ASKED), tmp_path / "cold", OMP_NUM_THREADS="1")
     assert (done.returncode, done.stderr) == (0, "")
@@ -92,7 +93,7 @@ def hanging(folder: Path) -> tuple[subprocess.Popen[bytes], int]:
     return process, int((folder / "hangs").read_text())
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGKILL, marks=pytest.mark.slow)])
 def test_a_signal_to_it_ends_it_and_its_worker(number: signal.Signals, tmp_path: Path) -> None:
     process, worker = hanging(tmp_path)
     process.send_signal(number)

@@ -300,14 +300,14 @@ def _dry_run(arguments: argparse.Namespace, composer: Composer) -> int:
 
 
 def _composer(arguments: argparse.Namespace) -> Composer:
-    from npucompose.compose.tree import Composer
+    from npucompose.compose.tree import composer_of
 
     dirs = [arguments.config_dir] if arguments.config_dir else []
     if arguments.config_path:
         raise ConfigError("--config-path would replace the packaged conf/: add your own folder with --config-dir.")
     if arguments.experimental_rerun:
         raise ConfigError("--experimental-rerun would unpickle a file, which can run anything: run the command again.")
-    return Composer(config_dirs=dirs, config_name=arguments.config_name or "config", environment=arguments.env)
+    return composer_of(dirs, arguments.config_name or "config", arguments.env)
 
 
 def _hydra(arguments: argparse.Namespace, program: str, composer: Composer, task: Callable[[Any], None]) -> int:

@@ -17,8 +17,10 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
+from functools import lru_cache
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from attrs import frozen
@@ -38,10 +40,24 @@ def package_of(point: EntryPoint) -> str:
 
 
 def installed(group: str) -> Mapping[str, EntryPoint]:
-    """{name: entry point} of a group, over every installed distribution."""
+    """{name: entry point} of a group, over every installed distribution; what is installed meanwhile is found, too."""
     from importlib.metadata import entry_points
 
-    return {point.name: point for point in entry_points(group=group)}
+    return _installed(entry_points, group, tuple((place, _changed(place)) for place in sys.path))
+
+
+@lru_cache(maxsize=128)
+def _installed(find: Callable[..., Any], group: str, places: tuple[tuple[str, int], ...]) -> Mapping[str, EntryPoint]:
+    """Of these folders, as long as nothing is added to them or taken away: it reads a file of every distribution."""
+    return MappingProxyType({point.name: point for point in find(group=group)})
+
+
+def _changed(place: str) -> int:
+    """When an entry of a folder of sys.path was last made or removed."""
+    try:
+        return os.stat(place or ".").st_mtime_ns
+    except OSError:
+        return 0
 
 
 @frozen(kw_only=True)

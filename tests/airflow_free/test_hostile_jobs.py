@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import selectors
 import signal
 import time
 from collections.abc import Iterator
@@ -98,6 +99,28 @@ def none_left(place: Path) -> bool:
 
 def test_every_harm_has_an_end_that_is_expected() -> None:
     assert {act.__name__ for act in HARM} == set(ENDS)
+
+
+class WorkersFirst(selectors.DefaultSelector):
+    """Of what is ready at once, what a worker says comes before what its supervisor does."""
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        found = super().select(timeout)
+        time.sleep(1.0)
+        jobs = [ready for ready in super().select(0) if isinstance(ready[0].data, tuple)]
+        others = [ready for ready in found if not isinstance(ready[0].data, tuple)]
+        return [*others, *sorted(jobs, key=lambda ready: ready[0].data[1] != ready[0].data[0].channel.pipe)]
+
+
+def test_a_pipe_that_was_seen_to_close_before_the_job_was_seen_to_begin_is_not_waited_for(
+    pool: Pool, tmp_path: Path
+) -> None:
+    pool.selector = WorkersFirst()
+    pool.start(order(tmp_path, 0, "closed_pipes"))
+    pool.events(LONG)  # its server is ready
+    began = time.monotonic()
+    assert ENDS["closed_pipes"][1] in (ends(pool)[0].error or "")
+    assert time.monotonic() - began < LONG / 2
 
 
 @pytest.mark.parametrize("act", sorted(set(ENDS) - WAITS))

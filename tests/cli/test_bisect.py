@@ -59,6 +59,7 @@ def call(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.slow
 def test_a_function_of_torchair_s_signature_is_a_pass_once_it_is_trusted(tmp_path: Path) -> None:
     chosen = ("run", "model=mm_abs_sub", "pipeline=check", "passes=python", "passes.python.function=mine:right")
     refused = call(tmp_path, *chosen)

@@ -73,7 +73,7 @@ def outcome(overrides: list[str]) -> Job | ConfigError:
 ANYWAY = [HealthCheck.function_scoped_fixture, HealthCheck.too_slow, HealthCheck.data_too_large]
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=ANYWAY)
+@settings(max_examples=40, deadline=None, suppress_health_check=ANYWAY)
 @given(overrides=st.lists(OVERRIDE, max_size=4))
 def test_no_override_gets_past_the_checks(
     overrides: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -28,7 +28,7 @@ from npucompose.experiment.lock import read
 from npucompose.experiment.verify import compared, described, job_of, judged
 
 ANYWAY = [HealthCheck.function_scoped_fixture, HealthCheck.too_slow, HealthCheck.data_too_large]
-FEW, MANY = 50, 1000
+FEW, MANY = 15, 1000
 
 TEXTS = st.one_of(st.sampled_from([*ODD, *CHOICES]), st.text(max_size=10))
 HOSTILE = [

@@ -86,6 +86,7 @@ def run(folder: Path, *overrides: str) -> tuple[subprocess.CompletedProcess[str]
     return done, report["stages"]["ablation"]["variants"]
 
 
+@pytest.mark.slow
 def test_a_list_with_wrong_results_is_told_and_not_timed_and_the_others_are_timed_in_turns(tmp_path: Path) -> None:
     done, variants = run(
         tmp_path, "model=mm_abs_sub", "passes=mine", "trust=true", "--config-dir", str(tmp_path / "mine")

@@ -18,7 +18,6 @@ MODELS_HERE = [name for name in MODELS.names() if name != "python"]
 PASSES = ["[]", "stream_plan", "[dead_code,cse,remove_noop]"]
 QUICK = [
     ("add", "reduce-overhead", "[]"),
-    ("attention_decode", "reduce-overhead", "stream_plan"),
     ("mlp", "eager", "[]"),
 ]
 ALL = [(m, mode, p) for m in MODELS_HERE for mode in ("eager", "reduce-overhead", "max-autotune") for p in PASSES]

@@ -98,6 +98,7 @@ def test_forty_points_of_which_fifteen_do_harm(tmp_path: Path) -> None:
     assert "39 were done before" in again.stdout, again.stdout + again.stderr
 
 
+@pytest.mark.slow
 def test_points_that_do_harm_end_alone(tmp_path: Path) -> None:
     overrides, wanted = hostile(tmp_path, ["garbage_everywhere", "a_daemon", "moves_its_folder"], 1)
     check(tmp_path, overrides, wanted)

@@ -32,10 +32,13 @@ DEAR = {
     "experiment=adapt_pool_dispatch",
     "experiment=adapt_pool_nhwc",
     "experiment=adapt_relu_grad",
+    "experiment=adapt_nll_loss",
+    "model=mla_prolog",
+    "model=mm_abs_sub",
 }
-"""mla_prolog stands for the plans that are written for a model; tests/streams/test_built_in_models.py puts each of them
-into its graph. Of what decode expects, test_decode.py proves the part that takes twenty steps; adapt_nll_loss stands
-for all presets that adapt, whose rules tests/passes/test_adapt.py tries one by one."""
+"""Plans that are written for a model are put into its graph by tests/streams/test_built_in_models.py. Of what decode
+expects, test_decode.py proves the part that takes twenty steps; rules of the presets that adapt are tried one by one by
+tests/passes/test_adapt.py."""
 
 
 @pytest.mark.parametrize(

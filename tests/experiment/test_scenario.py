@@ -173,6 +173,7 @@ def test_other_tokens_than_eagers_are_never_timed(monkeypatch: pytest.MonkeyPatc
     assert not facts["numerics"]["passed"]
 
 
+@pytest.mark.slow
 def test_what_inductor_generates_is_no_verdict_on_this_mode(monkeypatch: pytest.MonkeyPatch) -> None:
     def wrong(step: Any) -> Any:
         return lambda *args: tuple((result + 1) % 64 for result in step(*args))

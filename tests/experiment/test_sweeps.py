@@ -52,6 +52,7 @@ def faulty_sweep(folder: Path, modes: int, fine: int, time_limit_s: float) -> No
     assert none_left(folder)
 
 
+@pytest.mark.slow
 def test_points_that_die_hang_or_raise_end_alone_and_only_they_are_run_again(tmp_path: Path) -> None:
     faulty_sweep(tmp_path, modes=1, fine=1, time_limit_s=9)
 
@@ -90,6 +91,7 @@ def test_sixty_points_over_mode_passes_streams_and_model(tmp_path: Path) -> None
     assert none_left(tmp_path)
 
 
+@pytest.mark.slow
 def test_folders_of_points_are_named_as_hydra_is_told(tmp_path: Path) -> None:
     swept = ["model=add", "pipeline=compile_only", "seed=1,2", "hydra.sweep.dir=swept"]
     done = sweep(tmp_path, *swept, "hydra.sweep.subdir=${hydra.job.override_dirname}")

@@ -196,6 +196,7 @@ def wandb_items(items: Any) -> dict[str, Any]:
     return {item.key or "/".join(item.nested_key): json.loads(item.value_json) for item in items}
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("wandb_environ")
 def test_wandb_has_all_of_a_run_offline_and_a_reused_one_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     needs("wandb")

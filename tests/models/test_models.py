@@ -115,7 +115,7 @@ def test_a_model_is_for_inference_and_its_results_are_finite(name: str) -> None:
         assert result.std() > 1e-3
 
 
-@pytest.mark.parametrize("name", every_model(slow=("minilm",)))  # another class of the library is there
+@pytest.mark.parametrize("name", every_model(slow=("minilm", "transformers", "tiny_ops", "resnet18")))
 def test_one_graph_gives_the_same_bits_as_eager_step_after_step(name: str) -> None:
     torch._dynamo.reset()
     eager, traced = built(name), built(name)
@@ -152,6 +152,7 @@ def test_tiny_ops_is_exactly_two_hundred_operators() -> None:
     }
 
 
+@pytest.mark.slow
 def test_gpt_decode_updates_its_caches_by_scatter_and_never_by_index() -> None:
     seen = graph_of("gpt_decode")
     assert seen.count("aten.scatter.src") == 8

@@ -134,6 +134,7 @@ def test_a_script_imports_torch_and_torchair_only(scripts: dict[str, str]) -> No
         }
 
 
+@pytest.mark.slow
 def test_a_script_for_npugraph_ex_defines_the_events_that_its_code_generator_looks_for(
     scripts: dict[str, str],
 ) -> None:

@@ -30,6 +30,7 @@ def test_an_ejected_script_comes_back_as_the_same_experiment(name: str, tmp_path
     assert attrs.evolve(after, expect=before.expect) == before
 
 
+@pytest.mark.slow
 def test_adaptation_rules_travel_in_the_recipe_of_a_script(tmp_path: Path) -> None:
     overrides = ["model=gpt_decode", "model.layers=1", "adapt=ascend", "passes=adapt"]
     imported = import_script(eject(*overrides))
@@ -74,7 +75,7 @@ def test_an_edited_recipe_is_checked(change: tuple[str, str], words: str) -> Non
         import_script(script.replace(*change))
 
 
-@settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(experiments())
 def test_any_legal_options_survive_ejecting_and_importing(experiment: Experiment) -> None:
     """The header is cut off: what comes back was read from the code alone."""

@@ -82,6 +82,7 @@ def same_tokens(name: str, config: Any) -> None:
         assert (ran.captures, ran.eager) == (2, 0)
 
 
+@pytest.mark.slow
 def test_tokens_are_those_of_eager_and_a_further_text_is_replayed_from_the_first_step_on(
     fresh_dynamo: None, recipe: str
 ) -> None:
@@ -116,6 +117,7 @@ def test_what_a_recording_gives_is_what_generate_goes_on_with(
     assert config.statistics.captures == 1
 
 
+@pytest.mark.slow
 def test_a_pipeline_takes_it(fresh_dynamo: None, recipe: str) -> None:
     from tokenizers import Tokenizer, models, pre_tokenizers
 

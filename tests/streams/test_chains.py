@@ -12,6 +12,7 @@ from tests.streams import dags
 from tests.streams.dags import Dag, pairs, small_dag
 
 RANDOM = 1000
+GRAPHS = pytest.mark.parametrize("graphs", [200, pytest.param(RANDOM, marks=pytest.mark.slow)])
 
 
 def shape_of(then: Dag) -> Shape:
@@ -71,8 +72,9 @@ def concurrent_assignments(then: Dag) -> list[list[int]]:
     return found
 
 
-def test_chains_are_optimal_on_a_thousand_random_graphs() -> None:
-    for seed in range(RANDOM):
+@GRAPHS
+def test_chains_are_optimal_on_random_graphs(graphs: int) -> None:
+    for seed in range(graphs):
         then = small_dag(seed, most=6 if seed % 4 else 8)
         shape = shape_of(then)
         assert pairs(shape.needed) == reduction(then)

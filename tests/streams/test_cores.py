@@ -281,6 +281,7 @@ def make():
 """
 
 
+@pytest.mark.slow
 @offline
 def test_streams_in_a_model_s_source_are_torchair_s_own_in_npugraph_ex(tmp_path: Path) -> None:
     (tmp_path / "switched.py").write_text(SWITCHED)

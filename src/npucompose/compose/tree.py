@@ -6,11 +6,11 @@ and the overrides after it. Mistakes in the overrides are collected and all repo
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from functools import cache
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from attrs import evolve, field, frozen
@@ -77,22 +77,28 @@ def compose(
     The tree is the caller's own, to change as it likes.
     Raises ConfigError for text that is not an override and for YAML that cannot be read.
     """
+    composed = composer_of(config_dirs, config_name, environment).compose(overrides)
+    return composed if config_dirs or environment else evolve(composed, tree=deepcopy(composed.tree))
+
+
+def composer_of(
+    config_dirs: Sequence[str] = (), config_name: str = "config", environment: Environment = CLOSED
+) -> Composer:
+    """A new Composer for a person's folders or variables; over the package alone the one that this thread keeps."""
     if config_dirs or environment:
-        composer = Composer(config_dirs=config_dirs, config_name=config_name, environment=environment)
-        return composer.compose(overrides)
-    composed = _of_the_package(config_name).compose(overrides)
-    return evolve(composed, tree=deepcopy(composed.tree))
+        return Composer(config_dirs=config_dirs, config_name=config_name, environment=environment)
+    return _of_the_package(config_name)
 
 
 _own = threading.local()
 """Of each thread, the Composers over the files of the package alone, which nobody edits while they are in use."""
-MOST_COMBINATIONS, MOST_OVERRIDES = 40, 10_000
+MOST_COMBINATIONS, MOST_OVERRIDES = 100, 10_000
 """What they remember before others begin: a process may compose for months."""
 
 
 def _of_the_package(config_name: str) -> Composer:
-    kept: dict[tuple[str, Path], Composer] = _own.__dict__.setdefault("kept", {})
-    key = config_name, conf_dir()
+    kept: dict[tuple[Any, ...], Composer] = _own.__dict__.setdefault("kept", {})
+    key = config_name, conf_dir(), *sys.path
     if key not in kept or kept[key].is_full:
         kept.clear()
         kept[key] = Composer(config_name=config_name)

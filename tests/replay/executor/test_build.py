@@ -172,6 +172,7 @@ def test_an_extension_of_another_torch_in_the_place_of_ours_is_built_anew(
     assert there.read_bytes() == real.read_bytes()
 
 
+@pytest.mark.slow
 def test_an_extension_that_needs_what_this_torch_lacks_is_built_anew_and_used(
     empty_cache: Path, compiler: Callable[[str], Path], real: Path
 ) -> None:

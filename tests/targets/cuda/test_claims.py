@@ -11,7 +11,7 @@ from npucompose.replay.captured_graph import CapturedGraph
 from tests.targets.cuda import claims
 
 
-@pytest.mark.parametrize("model", ["tiny_ops", "parallel_branches"])
+@pytest.mark.parametrize("model", [pytest.param("tiny_ops", marks=pytest.mark.slow), "parallel_branches"])
 def test_models_agree(model: str) -> None:
     found = claims.agrees("cpu", model, claims.MODELS[model])
     assert found["bitwise"]

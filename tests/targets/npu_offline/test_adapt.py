@@ -29,6 +29,7 @@ def make():
 CHOSEN = ("mode=max-autotune", "model=python", "model.factory=indexed:make", "trust=true")
 
 
+@pytest.mark.slow
 @offline
 def test_an_update_by_index_passes_the_genuine_converter_once_it_is_adapted(tmp_path: Path) -> None:
     (tmp_path / "indexed.py").write_text(INDEXED)

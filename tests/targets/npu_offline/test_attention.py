@@ -14,6 +14,7 @@ with_transformers = pytest.mark.skipif(
 )
 
 
+@pytest.mark.slow
 @offline
 def test_attention_becomes_what_torch_npu_makes_of_it_and_gives_the_same_numbers() -> None:
     found = in_a_process("attention.py", "npugraph_ex")

@@ -33,6 +33,7 @@ CHOSEN = (
 OPERATOR, LINE = "aten._local_scalar_dense.default", "lengths.py:8 in forward: "
 
 
+@pytest.mark.slow
 @offline
 @pytest.mark.usefixtures("warm_workers")
 def test_explain_says_what_torchair_has_no_converter_for_and_not_that_it_sinks(

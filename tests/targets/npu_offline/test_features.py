@@ -125,9 +125,10 @@ def test_a_region_without_a_kernel_is_told_in_one_sentence_and_leaves_no_folder(
     ("options", "refusal"),
     [
         ("{dcci_disable_on_kernel: ['.*']}", ""),
-        pytest.param("{nonsense: 1}", "Invalid optimize_options param key: 'nonsense'", marks=pytest.mark.slow),
+        ("{nonsense: 1}", "Invalid optimize_options param key: 'nonsense'"),
     ],
 )
+@pytest.mark.slow
 def test_a_captured_graph_is_checked_for_deadlocks_and_for_the_options_of_its_super_kernel(
     options: str, refusal: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -146,7 +147,8 @@ def test_a_captured_graph_is_checked_for_deadlocks_and_for_the_options_of_its_su
 
 
 @offline
-@pytest.mark.parametrize("mode", ["npugraph_ex", pytest.param("reduce-overhead", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", ["npugraph_ex", "reduce-overhead"])
 def test_a_second_process_loads_what_the_first_compiled(mode: str, tmp_path: Path) -> None:
     """The second run needs live values again for `replay`; it compiles no FX graph, captures and gives eager's bits."""
     chosen = (f"mode={mode}", "model=mlp", "compile.cache=true")

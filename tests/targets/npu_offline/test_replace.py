@@ -66,7 +66,8 @@ def test_a_matcher_that_keeps_numbers_to_itself_is_given_no_pattern_that_has_som
 
 
 @offline
-@pytest.mark.parametrize("mode", ["npugraph_ex", pytest.param("max-autotune", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", ["npugraph_ex", "max-autotune"])
 def test_torchair_s_own_register_replacement_does_what_the_pass_would(mode: str, tmp_path: Path) -> None:
     status, report, error = run(tmp_path, *MODEL, f"mode={mode}", "passes=[cse,replace]")
     assert (status, error) == (0, "")

@@ -1,7 +1,7 @@
 """vLLM's pass manager, and the recipe's passes in it.
 
-Inductor calls the manager with a functional graph; our passes run first. A recorded graph is lowered by vLLM's passes
-first: a stream plan is made of the graph that runs, in-place operators and all.
+Inductor calls the manager with a functional graph; the recipe's passes run after vLLM's. A recorded graph is lowered by
+vLLM's passes first: a stream plan is made of the graph that runs, in-place operators and all.
 """
 
 from __future__ import annotations
@@ -56,8 +56,23 @@ class LeftToInductor(InductorPass):
     def __call__(self, graph: fx.Graph) -> None: ...
 
 
+class BeforeTheLast(InductorPass):
+    """vLLM's last step, and the recipe's passes before it: by then vLLM has lowered its own operators, so that a
+    pattern of ATen's finds what they are made of."""
+
+    def __init__(self, passes: RecipePasses, last: InductorPass) -> None:
+        self.passes, self.last = passes, last
+
+    def __call__(self, graph: fx.Graph) -> None:
+        self.passes(graph)
+        self.last(graph)
+
+    def uuid(self) -> str:
+        return InductorPass.hash_dict({"passes": self.passes.uuid(), "last": self.last.uuid()})
+
+
 class RecipePassManager(PostGradPassManager):
-    """vLLM's own, with the passes of the recipe before vLLM's."""
+    """vLLM's own, with the passes of the recipe after vLLM's."""
 
     def configure(self, config: Any) -> None:
         super().configure(config)
@@ -65,7 +80,7 @@ class RecipePassManager(PostGradPassManager):
             self.fix_functionalization = LeftToInductor()
         recipe = recipe_of(config.additional_config)
         if recipe is not None and recipe.checked.passes:
-            self.passes.insert(0, RecipePasses(recipe))
+            self.fix_functionalization = BeforeTheLast(RecipePasses(recipe), self.fix_functionalization)
 
     def lower(self, graph: fx.Graph) -> None:
         """What vLLM's own passes make of a graph, its operators in place again, for who records it as it is.
@@ -76,12 +91,13 @@ class RecipePassManager(PostGradPassManager):
         from torch._inductor.fx_passes.reinplace import reinplace_inplaceable_ops
         from torch._inductor.fx_utils import FakeTensorUpdater
 
-        ours = [one for one in self.passes if isinstance(one, RecipePasses)]
-        self.passes = [one for one in self.passes if one not in ours]
+        last = self.fix_functionalization
+        if isinstance(last, BeforeTheLast):
+            self.fix_functionalization = last.last
         try:
             self(graph)
         finally:
-            self.passes = [*ours, *self.passes]
+            self.fix_functionalization = last
         assert graph.owning_module is not None
         reinplace_inplaceable_ops(FakeTensorUpdater(graph.owning_module), graph)
         decompose_auto_functionalized(graph)
