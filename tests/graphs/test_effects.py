@@ -84,6 +84,12 @@ def strange(x: Any) -> Any:
     return x
 
 
+def functional(version: int) -> Any:
+    from torch._higher_order_ops import auto_functionalize
+
+    return getattr(auto_functionalize, "auto_functionalized" + ("_v2" if version == 2 else ""))
+
+
 KINDS = ("host", "opaque", "random", "effect", "removable", "collective", "getitem")
 
 
@@ -120,6 +126,8 @@ def test_each_node_of_a_graph_is_known_for_what_it_does() -> None:
         (call(math.floor, graph.placeholder("nobody_knows")), unknown, (list(graph.nodes)[-2],)),
         (call(strange, n), unknown, (n,)),
         (call(torch.ops.higher_order.cond, n), unknown, (n,)),
+        (call(functional(1), aten.add_.Tensor, self=x, other=x), {"random", "effect"}, ()),
+        (call(functional(2), aten.add_.Tensor, other=x, _self_base_index=0, _all_bases=[x]), {"random", "effect"}, ()),
         (graph.call_module("layer", (x,)), unknown, (x,)),
         (graph.call_method("relu", (n,)), unknown, (n,)),
         (call(aten.rand.default, [4, 4]), {"random"}, ()),

@@ -163,6 +163,23 @@ def test_memory_that_is_written_is_left_alone() -> None:
     assert Replace().rewrite(traced(f, some(2, 8), WEIGHT).graph, CAN).matches == 0
 
 
+def test_what_an_operator_reads_that_was_made_functional_is_not_written() -> None:
+    from torch._higher_order_ops.auto_functionalize import auto_functionalized_v2
+
+    module = traced(norm, some(2, 8), WEIGHT)
+    (output,) = module.graph.find_nodes(op="output")
+    (normed,) = output.all_input_nodes
+    given = {"other": normed, "alpha": 1, "_self_base_index": 0, "_self_alias": True}
+    with module.graph.inserting_before(output):
+        call = module.graph.call_function(
+            auto_functionalized_v2,
+            (torch.ops.aten.add_.Tensor,),
+            {**given, "_all_bases": [next(iter(module.graph.nodes))]},
+        )
+    call.meta["val"] = (normed.meta["val"], normed.meta["val"])
+    assert Replace(patterns=("rms_norm",)).rewrite(module.graph, CAN).matches == 1
+
+
 def test_sizes_may_be_symbols() -> None:
     module = traced(add_norm, some(3, 8), some(3, 8), WEIGHT, mode="symbolic")
     found = Replace(patterns=("swiglu", "add_rms_norm")).rewrite(module.graph, CAN)

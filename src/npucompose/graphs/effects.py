@@ -1,7 +1,8 @@
 """What one FX node does to memory, to random numbers and to the world, read from its operator's schema.
 
 Whatever has no schema (a higher order operator, a Python function on tensors, a submodule) is *opaque*: it is taken
-to write every tensor it is given, to draw random numbers and to have side effects.
+to write every tensor it is given, to draw random numbers and to have side effects. An operator that functionalization
+wrapped is known to write nothing.
 
 Stream scopes (scope_enter/scope_exit, record, wait) are read here too, whatever package defined the operators.
 TorchAir's live in `torch.ops.air`, those of the npugraph_ex package in `torch.ops.npugraph_ex`; the names and the
@@ -172,6 +173,7 @@ WAIT = "wait_tensor"
 """Of the same namespaces: done when the collective that fills its argument is done."""
 
 _CONTROL_SPACES = tuple(f"{space}::" for space in NAMESPACES)
+_MAKES_FUNCTIONAL = ("auto_functionalized", "auto_functionalized_v2")
 _HOST_MODULES = frozenset((operator.__name__, "_operator", math.__name__, "builtins", "torch"))
 
 
@@ -206,6 +208,9 @@ class OpFacts:
 GETITEM, HOST = OpFacts(view=True), OpFacts(host=True)
 OPAQUE = OpFacts(writes=None, random=True, effect=True)
 """Nothing is known of it, so everything is feared."""
+FUNCTIONALIZED = OpFacts(random=True, effect=True)
+"""`auto_functionalized_v2(op, …)` computes what `op` would write in new memory, and has whatever other effect `op` has
+(torch/_higher_order_ops/auto_functionalize.py)."""
 
 
 @cache
@@ -240,9 +245,11 @@ def facts(op: torch._ops.OpOverload) -> OpFacts:
 
 
 def op_facts(node: fx.Node) -> OpFacts:
-    """Of an operator what its schema says; of all else: host work, a getitem, or opaque."""
+    """Of an operator what its schema says; of all else: host work, a getitem, a call made functional, or opaque."""
     if isinstance(node.target, torch._ops.OpOverload):
         return facts(node.target)
+    if isinstance(node.target, torch._ops.HigherOrderOperator) and node.target.name() in _MAKES_FUNCTIONAL:
+        return FUNCTIONALIZED
     if is_getitem(node):
         return GETITEM
     return HOST if node.op in ("placeholder", "get_attr", "output") or _is_arithmetic(node) else OPAQUE
