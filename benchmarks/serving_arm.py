@@ -1,6 +1,8 @@
 """One vLLM engine, timed in a process of its own: `python -m benchmarks.serving_arm '{"model": …, "engine": {…}, …}'`.
 
-Prints one line of JSON behind MARK. An arm is an engine with its arguments; benchmarks/serving.py says which there are.
+It answers with lines of JSON behind MARK: first what its start took and the greedy tokens of each batch, then, for each
+line on stdin, one round of timings. Between rounds it does nothing, so that several of them take turns on one machine.
+An arm is an engine with its arguments; benchmarks/serving.py says which there are.
 """
 
 from __future__ import annotations
@@ -8,12 +10,13 @@ from __future__ import annotations
 import json
 import random
 import sys
+from collections.abc import Sequence
 from statistics import median
 from time import perf_counter
 from typing import Any
 
 MARK = "ARM: "
-PROMPT, NEW = 32, 128
+PROMPT, NEW, FIRSTS = 32, 128, 7
 ENGINE: dict[str, Any] = {
     "skip_tokenizer_init": True,
     "load_format": "dummy",
@@ -46,13 +49,49 @@ class Forward:
         return result
 
 
+class LiveEngine:
+    """An engine that has given its tokens once, so that nothing is compiled in a round."""
+
+    def __init__(self, asked: dict[str, Any]) -> None:
+        from vllm import LLM, SamplingParams  # pyright: ignore[reportMissingImports]
+
+        spent, begun = _warm_ups(), perf_counter()
+        self.llm = LLM(model=asked["model"], **{**ENGINE, **asked["engine"]})
+        self.facts: dict[str, Any] = {"start_s": perf_counter() - begun, "compile_s": sum(spent)}
+        greedy: dict[str, Any] = {"temperature": 0, "ignore_eos": True, "detokenize": False}
+        self.text = SamplingParams(max_tokens=NEW, **greedy)
+        self.first = SamplingParams(max_tokens=1, **greedy)
+        self.batches: Sequence[int] = asked["batches"]
+        self.facts["tokens"] = {
+            str(batch): [list(one.outputs[0].token_ids) for one in self._answers(batch, 0, self.text)]
+            for batch in self.batches
+        }
+        self.forward = Forward(self.llm)
+
+    def round(self, number: int) -> dict[str, Any]:
+        """Of one text for each prompt of each batch; `number` draws the prompts."""
+        self.forward.seconds.clear()
+        ttft = median(self._seconds(1, FIRSTS * number + k, self.first) for k in range(FIRSTS))
+        speed = {str(b): b * NEW / self._seconds(b, number, self.text) for b in self.batches}
+        forward = {str(b): median(self.forward.seconds[b]) for b in self.batches}
+        return {"ttft_s": ttft, "tokens_per_s": speed, "forward_s": forward}
+
+    def _seconds(self, batch: int, salt: int, how: Any) -> float:
+        begun = perf_counter()
+        self._answers(batch, salt, how)
+        return perf_counter() - begun
+
+    def _answers(self, batch: int, salt: int, how: Any) -> Any:
+        return self.llm.generate(prompts(batch, salt), how, use_tqdm=False)
+
+
 def prompts(batch: int, salt: int) -> list[dict[str, list[int]]]:
     drawn = random.Random(1000 * batch + salt)
     return [{"prompt_token_ids": [drawn.randrange(3, 500) for _ in range(PROMPT)]} for _ in range(batch)]
 
 
-def measured(asked: dict[str, Any]) -> dict[str, Any]:
-    from vllm import LLM, SamplingParams  # pyright: ignore[reportMissingImports]
+def _warm_ups() -> list[float]:
+    """The seconds in which a worker compiles and records, as it comes to them."""
     from vllm.v1.worker.cpu_worker import CPUWorker  # pyright: ignore[reportMissingImports]
 
     warm_up, spent = CPUWorker.determine_available_memory, list[float]()
@@ -64,31 +103,19 @@ def measured(asked: dict[str, Any]) -> dict[str, Any]:
         return found
 
     CPUWorker.determine_available_memory = timed
-    begun = perf_counter()
-    llm = LLM(model=asked["model"], **{**ENGINE, **asked["engine"]})
-    facts: dict[str, Any] = {"start_s": perf_counter() - begun, "compile_s": sum(spent)}
-    greedy = SamplingParams(temperature=0, max_tokens=NEW, ignore_eos=True, detokenize=False)
-    first = SamplingParams(temperature=0, max_tokens=1, ignore_eos=True, detokenize=False)
-    facts["tokens"] = {
-        str(batch): [list(one.outputs[0].token_ids) for one in llm.generate(prompts(batch, 0), greedy, use_tqdm=False)]
-        for batch in asked["batches"]
-    }
-    if asked["only_start"]:
-        return facts
-    facts["ttft_s"] = median(_timed(llm, prompts(1, salt), first) for salt in range(1, 22))
-    forward, facts["tokens_per_s"] = Forward(llm), {}
-    for batch in asked["batches"]:
-        took = median(_timed(llm, prompts(batch, salt), greedy) for salt in range(1, 1 + asked["calls"]))
-        facts["tokens_per_s"][str(batch)] = batch * NEW / took
-    facts["forward_s"] = {str(batch): median(forward.seconds[batch]) for batch in asked["batches"]}
-    return facts
+    return spent
 
 
-def _timed(llm: Any, some: Any, how: Any) -> float:
-    begun = perf_counter()
-    llm.generate(some, how, use_tqdm=False)
-    return perf_counter() - begun
+def _say(facts: dict[str, Any]) -> None:
+    print(f"\n{MARK}{json.dumps(facts)}", flush=True)
+
+
+def main() -> None:
+    live = LiveEngine(json.loads(sys.argv[1]))
+    _say(live.facts)
+    for line in sys.stdin:
+        _say(live.round(int(line)))
 
 
 if __name__ == "__main__":
-    print(f"\n{MARK}{json.dumps(measured(json.loads(sys.argv[1])))}", flush=True)
+    main()

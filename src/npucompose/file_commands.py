@@ -71,6 +71,12 @@ SIZES = {
         act="npucompose.capture.deployment:act",
         arguments=(
             argument("deployment", type=Path, metavar="DEPLOYMENT.yaml", help="its SoC, graphs, communicators, sizes"),
+            argument(
+                "--trace",
+                type=Path,
+                metavar="TRACE.csv",
+                help="steps of the server, as for `sizes plan`: so many sizes as certainly fit, with the least padding",
+            ),
             AS_JSON,
         ),
     ),

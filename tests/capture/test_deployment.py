@@ -11,6 +11,7 @@ from test_budget import QWEN3_235B, VLLM_SIZES
 from npucompose.arguments import command_line
 from npucompose.capture.budget import Interval, capture_budget
 from npucompose.capture.deployment import act, read_deployment
+from npucompose.errors import ConfigError
 
 QWEN = f"""
 about: Qwen3-235B-A22B on 8 NPUs (vllm-ascend #1168, 2025-06)
@@ -49,6 +50,28 @@ def test_programs_get_the_same(qwen: Path, capsys: pytest.CaptureFixture[str]) -
     assert found["possible"] == [1, 88, 192, 304, 408, 512]
     assert found["available"] == {"low": 1720, "high": 1920}
     assert len(found["each"]) == 67
+
+
+def test_a_trace_is_padded_least_by_as_many_sizes_as_certainly_fit(
+    qwen: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trace = tmp_path / "steps.csv"
+    trace.write_text("4,50\n30,20\n31,1\n59,10\n")
+    parse = command_line("sizes").parse_args
+    assert act(parse(["sizes", "budget", str(qwen), "--trace", str(trace)])) == 0
+    *lines, last = capsys.readouterr().out.splitlines()
+    assert lines == list(capture_budget(QWEN3_235B).lines())
+    assert last == "of trace    4, 31, 59 pad least, 1.39% of all rows, among as many as certainly fit"
+    act(parse(["sizes", "budget", str(qwen), "--trace", str(trace), "--json"]))
+    assert json.loads(capsys.readouterr().out)["of_trace"] == {"sizes": [4, 31, 59], "padding": 20}
+
+
+def test_a_server_of_which_no_size_is_certain_gets_no_list(tmp_path: Path) -> None:
+    path, trace = tmp_path / "d.yaml", tmp_path / "steps.csv"
+    path.write_text("soc: a2\nsizes: [1]\ngraphs: {main: {layers: 9000, pieces: true}}\n")
+    trace.write_text("1\n")
+    with pytest.raises(ConfigError, match="no size fits for certain"):
+        act(command_line("sizes").parse_args(["sizes", "budget", str(path), "--trace", str(trace)]))
 
 
 def test_bytes_kernels_and_graphs_with_sizes_of_their_own_are_read(tmp_path: Path) -> None:

@@ -23,7 +23,9 @@ from npucompose.capture.budget import (
     ExpansionMode,
     Interval,
     capture_budget,
+    sizes_for,
 )
+from npucompose.capture_sizes.trace import Trace
 from npucompose.errors import ConfigError
 from npucompose.input_safety import load_yaml
 from npucompose.schema.sizes import as_number
@@ -71,7 +73,15 @@ class _File:
 def act(arguments: argparse.Namespace) -> int:
     """0 whatever the answer is; exit status 2 and a paragraph for a file that describes nothing."""
     found = capture_budget(read_deployment(arguments.deployment))
-    print(json.dumps(as_dict(found), indent=2) if arguments.json else "\n".join(found.lines()))
+    facts, lines = as_dict(found), [*found.lines()]
+    if arguments.trace is not None:
+        trace = Trace.from_csv(arguments.trace)
+        chosen = sizes_for(trace, found)
+        facts["of_trace"] = {"sizes": list(chosen.sizes), "padding": chosen.padding}
+        share = chosen.padding / (trace.rows + chosen.padding)
+        sizes = ", ".join(map(str, chosen.sizes))
+        lines.append(f"of trace    {sizes} pad least, {share:.2%} of all rows, among as many as certainly fit")
+    print(json.dumps(facts, indent=2) if arguments.json else "\n".join(lines))
     return 0
 
 
