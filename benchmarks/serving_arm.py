@@ -19,7 +19,6 @@ MARK = "ARM: "
 PROMPT, NEW, FIRSTS = 32, 128, 7
 ENGINE: dict[str, Any] = {
     "skip_tokenizer_init": True,
-    "load_format": "dummy",
     "dtype": "float32",
     "max_model_len": 512,
     "max_num_seqs": 8,

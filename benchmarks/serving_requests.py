@@ -62,7 +62,7 @@ def server(model: Path, cache: Path, *more: str) -> Iterator[str]:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     words = {
-        "--model": model, "--host": "127.0.0.1", "--port": port, "--load-format": "dummy", "--dtype": "float32",
+        "--model": model, "--host": "127.0.0.1", "--port": port, "--dtype": "float32",
         "--max-model-len": 512, "--max-num-seqs": AT_ONCE, "--max-num-batched-tokens": 512, "--seed": 0,
     }  # fmt: skip
     command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server"]

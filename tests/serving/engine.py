@@ -26,7 +26,6 @@ ENVIRONMENT = {
 }
 ENGINE: dict[str, Any] = {
     "skip_tokenizer_init": True,
-    "load_format": "dummy",
     "dtype": "float32",
     "max_model_len": 512,
     "max_num_seqs": 8,

@@ -1,4 +1,8 @@
-"""Configurations of small decoders of five classes, which vLLM fills with random weights."""
+"""Small decoders of five classes with random weights, as a checkpoint that vLLM reads.
+
+vLLM's own random weights (`load_format: dummy`, within a thousandth of zero) leave attention and experts without a
+say: a text repeats its last token, whatever a broken layer computes.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +11,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+GAIN, SPREAD, SMALL = 1.5, 0.1, 0.02
+"""Of products, of norms and biases, of embeddings: what a layer adds counts for more than the last token."""
 SIZES = {"hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 4, "num_attention_heads": 8}
 COMMON: dict[str, Any] = {
     "vocab_size": 512,
@@ -58,8 +64,31 @@ MODELS: Mapping[str, dict[str, Any]] = {
 
 
 def written(name: str, folder: Path) -> Path:
-    """A folder that vLLM takes for a model, as long as it asks for no weights and no tokenizer."""
+    """A folder that vLLM takes for a model, as long as it asks for no tokenizer; the same bytes wherever it lies."""
     place = folder / name
     place.mkdir(parents=True, exist_ok=True)
-    (place / "config.json").write_text(json.dumps({"model_type": name, **MODELS[name]}))
+    config = json.dumps({"model_type": name, **MODELS[name]})
+    (place / "config.json").write_text(config)
+    if not (place / "model.safetensors").exists():
+        _weights(place)
+        (place / "config.json").write_text(config)
     return place
+
+
+def _weights(place: Path) -> None:
+    """Values that a layer hands on about as large as it got them, of a seed."""
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(place))
+    drawn = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for path, weight in model.named_parameters():
+            value = torch.randn(weight.shape, generator=drawn)
+            if any(part in path for part in ("embed", "wte", "wpe")):
+                weight.copy_(value * SMALL)
+            elif weight.dim() > 1:
+                weight.copy_(value * GAIN / weight.shape[-1] ** 0.5)
+            else:
+                weight.mul_(1 + SPREAD * value) if "norm" in path or "ln_" in path else weight.copy_(SPREAD * value)
+    model.save_pretrained(place)
