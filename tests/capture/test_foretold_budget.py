@@ -9,7 +9,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from npucompose.compose.budget import sizes_of
+from npucompose.capture.budget import Interval
+from npucompose.capture.counts import CaptureCounts
+from npucompose.capture.pool import PoolRequests
+from npucompose.compose.budget import SizedCall, _graphs, sizes_of
 from npucompose.compose.capture import capture_of
 from npucompose.compose.check import check
 from npucompose.compose.session import Session
@@ -17,6 +20,7 @@ from npucompose.compose.tree import compose
 from npucompose.report.capture import budget_lines
 from npucompose.results.capture import CaptureLegality
 from npucompose.results.capture_budget import CaptureBudgetFacts
+from npucompose.targets.foretelling import ForetoldCall
 
 CALLS = "model.sequence=[{x.0: 2},{x.0: 64}]"
 PIECES = """
@@ -155,6 +159,19 @@ def test_a_run_then_holds_what_was_foretold(overrides: tuple[str, ...]) -> None:
     facts = session.checked.target.recordings(session.materialised.backend)
     slabs = {number: nbytes for one in facts for number, nbytes in one["slabs"]}
     assert foretold == pytest.approx(sum(slabs.values()) + sum(one["output_bytes"] for one in facts), rel=0.01)
+
+
+def test_each_graph_of_the_call_that_makes_most_of_them_is_asked_about() -> None:
+    def made(streams: int) -> ForetoldCall:
+        return ForetoldCall(
+            graph="g", counts=CaptureCounts(streams=streams, kernels=streams), recording=None, why_none="",
+            requests=PoolRequests(requests=(), workspaces=()), communicators=frozenset(), collectives=0,
+        )  # fmt: skip
+
+    calls = [SizedCall(size=1, made=(made(1),)), SizedCall(size=2, made=(made(3), made(2)))]
+    assert [(one.name, one.streams, one.tasks) for one in _graphs(calls)] == [
+        ("graph_0", 3, Interval(1, 3)), ("graph_1", 2, Interval(2, 2)),
+    ]  # fmt: skip
 
 
 def test_sizes_are_those_of_the_one_dimension_that_calls_change() -> None:

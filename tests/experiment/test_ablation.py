@@ -7,13 +7,17 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from nursery import command
 
 from npucompose.api import checked
 from npucompose.errors import ConfigError
-from npucompose.experiment.stages.ablation import check, lists
+from npucompose.experiment.stages import ablation
+from npucompose.experiment.stages.ablation import AblationStage, Variant, check, lists
+from npucompose.measure.timing import Samples
 
 ROOT = Path(__file__).resolve().parents[2]
 PASSES = """
@@ -52,6 +56,20 @@ def test_each_pass_is_left_out_and_one_after_the_other_comes_in() -> None:
         "up to a": ("a",),
         "no pass": (),
     }
+
+
+def test_each_list_has_its_own_times_and_a_wrong_one_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    def tried(live: Any, wanted: Any, row: Any, progress: Any) -> Any:
+        rows = [Variant(name=name, passes=(), passed=name != "no pass") for name in wanted]
+        return rows, {"all passes": Samples(us=(4.0, 4.0)), "without cse": Samples(us=(8.0, 2.0))}
+
+    monkeypatch.setattr(ablation, "in_one_process", tried)
+    live: Any = SimpleNamespace(checked=SimpleNamespace(passes=[("cse", None), ("clean", None)]), with_passes=print)
+    found = {one["name"]: one for one in AblationStage().run(live, print)["ablation"]["variants"]}
+    assert {name: one["ratio"] for name, one in found.items()} == {
+        "all passes": 1.0, "without cse": 1.25, "without clean": None, "no pass": None,
+    }  # fmt: skip
+    assert found["without cse"]["timing"]["samples_us"] == [8.0, 2.0]
 
 
 @pytest.mark.parametrize("labels", [["a"], ["a", "b"], ["a", "b", "c", "d", "e"]])

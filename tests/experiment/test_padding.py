@@ -56,6 +56,14 @@ def found(live: Session) -> PaddingFacts:
     return of_facts(PaddingFacts, facts["padding"], where="padding")
 
 
+def test_the_model_is_at_last_as_it_was_built(monkeypatch: pytest.MonkeyPatch) -> None:
+    acts: list[str] = []
+    monkeypatch.setattr(Session, "rewind", lambda _: acts.append("rewind"))
+    monkeypatch.setattr("npucompose.measure.padding.readers", lambda *_: acts.append("readers") or ())
+    found(session())
+    assert acts[-2:] == ["readers", "rewind"]
+
+
 def test_the_reader_of_padding_is_named_and_all_inputs_of_as_many_rows_are_padded() -> None:
     facts = found(session())
     assert (facts.rows, facts.real, facts.inputs, facts.passed) == (8, 4, ("x", "other"), False)
