@@ -18,6 +18,7 @@ import sys
 import tempfile
 import time
 import urllib.request
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -40,8 +41,9 @@ main(parser.parse_args())
 """
 
 
-def with_tokenizer(place: Path, words: int = 512) -> Path:
-    """The model's folder with a tokenizer of one word for each token."""
+def tokenizer(place: Path, words: int = 512) -> Path:
+    """A folder with a tokenizer of one word for each token. It is not the model's: there transformers would take the
+    class of tokenizers that goes with the model, which splits words at digits."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers  # pyright: ignore[reportMissingImports]
     from transformers import PreTrainedTokenizerFast  # pyright: ignore[reportMissingImports]
 
@@ -95,16 +97,16 @@ def _wait(started: subprocess.Popen[bytes], address: str, log: Path) -> None:
     raise SystemExit(f"the server did not start:\n{log.read_text()[-4000:]}")
 
 
-def answers(address: str, model: Path, requests: int, folder: Path) -> dict[str, Any]:
+def answers(address: str, model: Path, words: Path, requests: int, folder: Path) -> dict[str, Any]:
     """What vLLM's client writes down of all its requests."""
     result = folder / "client.json"
-    words = {
-        "--backend": "openai", "--base-url": address, "--model": model, "--dataset-name": "random",
-        "--num-prompts": requests, "--random-input-len": PROMPT, "--random-output-len": NEW,
+    options = {
+        "--backend": "openai", "--base-url": address, "--model": model, "--tokenizer": words,
+        "--dataset-name": "random", "--num-prompts": requests, "--random-input-len": PROMPT, "--random-output-len": NEW,
         "--random-range-ratio": 0.5, "--max-concurrency": AT_ONCE, "--seed": 0, "--temperature": 0,
         "--result-dir": folder, "--result-filename": result.name,
     }  # fmt: skip
-    command = [sys.executable, "-c", CLIENT, *(str(word) for pair in words.items() for word in pair)]
+    command = [sys.executable, "-c", CLIENT, *(str(word) for pair in options.items() for word in pair)]
     command += ["--ignore-eos", "--save-result", "--save-detailed", "--disable-tqdm"]
     environment = {**os.environ, **ENVIRONMENT, "TQDM_DISABLE": "1"}
     ran = subprocess.run(
@@ -125,16 +127,19 @@ def main() -> int:
         folder = Path(name)
         recipe = folder / "serve.yaml"
         recipe.write_text(TEXT)
-        model = with_tokenizer(written(given.model, folder))
+        model, words = written(given.model, folder), tokenizer(folder / "tokenizer")
         arms = {
             "eager": ("--enforce-eager",),
             "recipe": ("--additional-config", json.dumps({"npucompose": str(recipe)})),
         }
         for arm, more in arms.items():
             (folder / arm).mkdir()
-            with server(model, folder / arm, *more) as address:
-                found[arm] = answers(address, model, given.requests, folder / arm)
+            with server(model, folder / arm, "--tokenizer", str(words), *more) as address:
+                found[arm] = answers(address, model, words, given.requests, folder / arm)
             print(f"{arm}: {found[arm]['completed']} of {given.requests} answered", flush=True)
+            for error, count in Counter(found[arm]["errors"]).items():
+                if error:
+                    print(f"  {count} ended with: {error.strip().splitlines()[-1]}", flush=True)
     eager, ours = found["eager"]["generated_texts"], found["recipe"]["generated_texts"]
     same = sum(one == other for one, other in zip(eager, ours, strict=True))
     facts = {
