@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -121,10 +122,14 @@ class LiveArm:
         raise SystemExit(f"{self.name} ended without an answer:\n{(''.join(said) + self.log.read_text())[-4000:]}")
 
     def round(self, number: int) -> dict[str, Any]:
+        """Afterwards it stands still: threads of a library for parallel loops wait for work in a loop of their own."""
         assert self.process.stdin is not None
+        self.process.send_signal(signal.SIGCONT)
         self.process.stdin.write(f"{number}\n")
         self.process.stdin.flush()
-        return self.answer()
+        found = self.answer()
+        self.process.send_signal(signal.SIGSTOP)
+        return found
 
 
 def measured(model: str, threads: int, most: int, folder: Path) -> dict[str, Any]:
@@ -142,6 +147,7 @@ def measured(model: str, threads: int, most: int, folder: Path) -> dict[str, Any
                     cold = first.answer()
             live.append(stack.enter_context(arm.started(cache)))
             warm = live[-1].answer()
+            live[-1].process.send_signal(signal.SIGSTOP)
             found[name] = {"cold": cold or warm, "warm": warm, "rounds": []}
         _same_tokens(model, threads, found)
         for number in range(1, most + 1):
