@@ -52,7 +52,7 @@ def _texts(choices: dict[str, list[str]]) -> st.SearchStrategy[list[str]]:
 SHARED = Composer()
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(chosen=_texts(CHOICES), values=_texts(VALUES))
 def test_merging_values_gives_what_hydra_gives(chosen: list[str], values: list[str]) -> None:
     base = OmegaConf.create(SHARED.compose(chosen).tree)

@@ -253,7 +253,7 @@ def whole(job: Job) -> str:
     ).text()
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(data=st.data())
 def test_no_change_of_a_recipe_makes_a_traceback(data: st.DataObject, whole: str) -> None:
     """A line dropped, or a value of another type in its place, the hash made to fit."""

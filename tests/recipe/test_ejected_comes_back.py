@@ -75,7 +75,7 @@ def test_an_edited_recipe_is_checked(change: tuple[str, str], words: str) -> Non
         import_script(script.replace(*change))
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(experiments())
 def test_any_legal_options_survive_ejecting_and_importing(experiment: Experiment) -> None:
     """The header is cut off: what comes back was read from the code alone."""

@@ -192,7 +192,7 @@ def test_signatures_in_any_order_give_eagers_bits_over_poisoned_memory(executor:
     assert nbytes(cache.arena.slabs()) < 0.6 * apart
 
 
-@settings(deadline=None, max_examples=5)
+@settings(deadline=None, max_examples=12)
 @given(st.lists(programs(), min_size=4, max_size=5), st.sampled_from(["native", "python"]), st.randoms())
 def test_random_programs_in_one_arena_give_eagers_bits_in_any_order(made: list[Any], executor: Any, order: Any):
     arena = Arena()

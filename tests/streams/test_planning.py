@@ -333,7 +333,7 @@ def test_stripping_gives_back_the_graph() -> None:
 
 
 @given(programs(), st.integers(1, 4), st.integers(0, 10_000))
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=25, deadline=None)
 def test_any_order_that_an_auto_plan_allows_gives_the_same_bits(module: Any, max_streams: int, seed: int) -> None:
     expected = run(module)
     wanted = Streams(min_gain=0, max_streams=max_streams)
@@ -352,7 +352,7 @@ def test_any_order_that_an_auto_plan_allows_gives_the_same_bits(module: Any, max
 
 
 @given(programs(), st.integers(0, 10_000))
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=25, deadline=None)
 def test_any_assignment_whatever_is_made_safe(module: Any, seed: int) -> None:
     expected = run(module)
     chance = random.Random(seed)
