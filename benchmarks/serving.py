@@ -112,24 +112,23 @@ class LiveArm:
     log: Path
 
     def answer(self) -> dict[str, Any]:
-        """The next of its answers."""
+        """The next of its answers. Then it stands still until the next round: threads of a library for parallel loops
+        wait for work in a loop of their own."""
         assert self.process.stdout is not None
         said = list[str]()
         for line in self.process.stdout:
             if line.startswith(MARK):
+                self.process.send_signal(signal.SIGSTOP)
                 return json.loads(line.removeprefix(MARK))
             said.append(line)
         raise SystemExit(f"{self.name} ended without an answer:\n{(''.join(said) + self.log.read_text())[-4000:]}")
 
     def round(self, number: int) -> dict[str, Any]:
-        """Afterwards it stands still: threads of a library for parallel loops wait for work in a loop of their own."""
         assert self.process.stdin is not None
         self.process.send_signal(signal.SIGCONT)
         self.process.stdin.write(f"{number}\n")
         self.process.stdin.flush()
-        found = self.answer()
-        self.process.send_signal(signal.SIGSTOP)
-        return found
+        return self.answer()
 
 
 def measured(model: str, threads: int, most: int, folder: Path) -> dict[str, Any]:
@@ -147,7 +146,6 @@ def measured(model: str, threads: int, most: int, folder: Path) -> dict[str, Any
                     cold = first.answer()
             live.append(stack.enter_context(arm.started(cache)))
             warm = live[-1].answer()
-            live[-1].process.send_signal(signal.SIGSTOP)
             found[name] = {"cold": cold or warm, "warm": warm, "rounds": []}
         _same_tokens(model, threads, found)
         for number in range(1, most + 1):

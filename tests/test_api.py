@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
 import warnings
 
 import pytest
@@ -11,7 +12,6 @@ import torch
 from torch import nn
 
 import npucompose
-from npucompose import api
 from npucompose.errors import CaptureError, CompileError, ConfigError, SignatureError
 
 
@@ -230,7 +230,7 @@ def test_further_graphs_of_a_function_with_breaks_compose_nothing(monkeypatch: p
         torch._dynamo.graph_break()
         return x - 3
 
-    api._composer.cache_clear()
+    monkeypatch.setattr(tree, "_own", threading.local())
     for executor in ("portable", "portable", "native"):
         torch._dynamo.reset()
         options = {"target.executor": executor}

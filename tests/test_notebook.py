@@ -69,7 +69,7 @@ def test_where_each_signature_is_recorded_shapes_are_auto(overrides: list[str], 
 
 def test_one_set_of_notices_and_one_composer_serve_all_graphs(monkeypatch: pytest.MonkeyPatch) -> None:
     assert api._notices() is api._notices()
-    assert api._composer() is api._composer()
+    assert api.composer_of() is api.composer_of()
     assert api._watching("warn") is api._watching("warn")
     assert api._watching("warn") is not api._watching("error")
     said: list[str] = []
@@ -96,7 +96,7 @@ def test_a_graph_by_the_backend_s_name_shares_them(monkeypatch: pytest.MonkeyPat
 
         def materialised(choices: Any, composed: Any, made: Backend = made) -> Any:
             seen.append(tuple(choices))
-            assert composed.__self__ is api._composer()
+            assert composed.__self__ is api.composer_of()
             return SimpleNamespace(backend=made)
 
         monkeypatch.setattr(api, "_materialised", materialised)

@@ -15,7 +15,7 @@ from attrs import evolve
 from npucompose.compose.check import Checked, check
 from npucompose.compose.engine import Materialised
 from npucompose.compose.engine import materialize as _materialize
-from npucompose.compose.tree import Composed, Composer, compose
+from npucompose.compose.tree import Composed, compose, composer_of
 from npucompose.errors import ConfigError
 from npucompose.schema.experiment import Shapes
 
@@ -130,18 +130,11 @@ def dynamo_backend(
     Found through torch's entry point; the options are overrides: {"seed": 3} is `seed=3`.
     """
     choices = [f"{key}={_text(value)}" for key, value in (options or {}).items()]
-    made = _materialised(choices, _composer().compose).backend
+    made = _materialised(choices, composer_of().compose).backend
     if made.target.support(made.mode).fuses:
         made.frozen = _watching(made.inductor.frozen_weights)
     made.notices = _notices()
     return made(graph_module, example_inputs)
-
-
-@cache
-def _composer() -> Composer:
-    """One for all graphs of `backend="npucompose"`: composing anew takes longer than most graphs of a function with
-    breaks do."""
-    return Composer()
 
 
 @cache

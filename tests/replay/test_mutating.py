@@ -12,7 +12,8 @@ from torch import fx
 from torch._higher_order_ops.auto_functionalize import auto_functionalized, auto_functionalized_v2
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from npucompose.replay.capture.updates import is_functional_call, write_in_place
+from npucompose.graphs.effects import is_functional_call
+from npucompose.replay.capture.updates import write_in_place
 
 aten = torch.ops.aten
 LIBRARY = torch.library.Library("npucompose_mutating", "FRAGMENT")

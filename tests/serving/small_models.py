@@ -67,20 +67,19 @@ def written(name: str, folder: Path) -> Path:
     """A folder that vLLM takes for a model, as long as it asks for no tokenizer; the same bytes wherever it lies."""
     place = folder / name
     place.mkdir(parents=True, exist_ok=True)
-    config = json.dumps({"model_type": name, **MODELS[name]})
-    (place / "config.json").write_text(config)
     if not (place / "model.safetensors").exists():
-        _weights(place)
-        (place / "config.json").write_text(config)
+        _weights(name, place)
+    (place / "config.json").write_text(json.dumps({"model_type": name, **MODELS[name]}))
     return place
 
 
-def _weights(place: Path) -> None:
-    """Values that a layer hands on about as large as it got them, of a seed."""
+def _weights(name: str, place: Path) -> None:
+    """Values that a layer hands on about as large as it got them, of a seed; with them goes transformers' own form of
+    the configuration."""
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
 
-    model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(place))
+    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(name, **MODELS[name]))
     drawn = torch.Generator().manual_seed(0)
     with torch.no_grad():
         for path, weight in model.named_parameters():

@@ -78,8 +78,7 @@ def act(arguments: argparse.Namespace) -> int:
         trace = Trace.from_csv(arguments.trace)
         chosen = sizes_for(trace, found)
         facts["of_trace"] = {"sizes": list(chosen.sizes), "padding": chosen.padding}
-        share = chosen.padding / (trace.rows + chosen.padding)
-        sizes = ", ".join(map(str, chosen.sizes))
+        sizes, share = ", ".join(map(str, chosen.sizes)), trace.share(chosen.padding)
         lines.append(f"of trace    {sizes} pad least, {share:.2%} of all rows, among as many as certainly fit")
     print(json.dumps(facts, indent=2) if arguments.json else "\n".join(lines))
     return 0

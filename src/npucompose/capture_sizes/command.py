@@ -51,10 +51,6 @@ class Answer:
     plan: SizePlan
     other: tuple[int, ...] | None
 
-    def share(self, padding: int) -> float:
-        """Of all rows that are computed."""
-        return padding / (self.trace.rows + padding)
-
     @property
     def curve(self) -> list[tuple[int, int]]:
         """(recordings, least padding), until nothing is padded or twice as many as planned."""
@@ -71,12 +67,12 @@ class Answer:
         }  # fmt: skip
 
     def lines(self, budget: SizeBudget) -> Iterator[str]:
-        padding = self.plan.padding
+        padding, share = self.plan.padding, self.trace.share
         yield f"trace       {self.trace.count:,} steps of {len(self.trace.steps):,} sizes, {self.trace.rows:,} rows"
         if self.unrecorded:
             yield f"unrecorded  {self.unrecorded:,} steps are larger than --largest and run without a recording"
         yield f"sizes       {len(self.plan.sizes)}: {', '.join(map(str, self.plan.sizes))}"
-        yield f"padding     {padding:,} rows, {self.share(padding):.2%} of all that are computed{_doubt(self.plan)}"
+        yield f"padding     {padding:,} rows, {share(padding):.2%} of all that are computed{_doubt(self.plan)}"
         if math.isfinite(budget.nbytes):
             yield f"memory      {as_bytes(round(self.plan.nbytes))} of {as_bytes(round(budget.nbytes))}"
         if self.other is not None:
@@ -86,7 +82,7 @@ class Answer:
         yield "curve       least padding by number of recordings, without a bound of memory"
         for number, least in _thinned(self.curve):
             mark = "  <- as many as planned" if number == len(self.plan.sizes) else ""
-            yield f"            {number:>5}  {self.share(least):7.2%}  {least:,} rows{mark}"
+            yield f"            {number:>5}  {share(least):7.2%}  {least:,} rows{mark}"
 
 
 def _doubt(found: SizePlan) -> str:

@@ -68,6 +68,10 @@ class Trace:
             waiting = waiting[len(fits) :]
         return padding
 
+    def share(self, padding: int) -> float:
+        """Of so many added rows among all rows that are computed."""
+        return padding / (self.rows + padding)
+
 
 def _entry(cells: list[str], where: str) -> dict[int, int]:
     if len(cells) > 2 or not all(NUMBER.fullmatch(cell) for cell in cells):

@@ -98,7 +98,7 @@ MOST_COMBINATIONS, MOST_OVERRIDES = 100, 10_000
 
 def _of_the_package(config_name: str) -> Composer:
     kept: dict[tuple[Any, ...], Composer] = _own.__dict__.setdefault("kept", {})
-    key = config_name, conf_dir(), *sys.path
+    key = config_name, conf_dir(), *sys.path  # where packages may have folders of their own
     if key not in kept or kept[key].is_full:
         kept.clear()
         kept[key] = Composer(config_name=config_name)

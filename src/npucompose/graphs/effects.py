@@ -173,7 +173,8 @@ WAIT = "wait_tensor"
 """Of the same namespaces: done when the collective that fills its argument is done."""
 
 _CONTROL_SPACES = tuple(f"{space}::" for space in NAMESPACES)
-_MAKES_FUNCTIONAL = ("auto_functionalized", "auto_functionalized_v2")
+AUTO_FUNCTIONALIZED = ("auto_functionalized", "auto_functionalized_v2")
+"""Operators of higher order: functionalization puts them around one that writes."""
 _HOST_MODULES = frozenset((operator.__name__, "_operator", math.__name__, "builtins", "torch"))
 
 
@@ -248,11 +249,16 @@ def op_facts(node: fx.Node) -> OpFacts:
     """Of an operator what its schema says; of all else: host work, a getitem, a call made functional, or opaque."""
     if isinstance(node.target, torch._ops.OpOverload):
         return facts(node.target)
-    if isinstance(node.target, torch._ops.HigherOrderOperator) and node.target.name() in _MAKES_FUNCTIONAL:
+    if is_functional_call(node):
         return FUNCTIONALIZED
     if is_getitem(node):
         return GETITEM
     return HOST if node.op in ("placeholder", "get_attr", "output") or _is_arithmetic(node) else OPAQUE
+
+
+def is_functional_call(node: fx.Node) -> bool:
+    """Whether it is the functional form of an operator that writes."""
+    return isinstance(node.target, torch._ops.HigherOrderOperator) and node.target.name() in AUTO_FUNCTIONALIZED
 
 
 def _is_arithmetic(node: fx.Node) -> bool:

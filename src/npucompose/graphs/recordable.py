@@ -14,7 +14,7 @@ import torch
 from torch import fx
 from torch._ops import HigherOrderOperator, OpOverload
 
-from npucompose.graphs.effects import is_host, tensors_in
+from npucompose.graphs.effects import AUTO_FUNCTIONALIZED, is_functional_call, is_host, tensors_in
 from npucompose.graphs.matching import model_line
 from npucompose.results.graphs import Outside
 
@@ -27,9 +27,7 @@ UNSAFE = "its author has tagged it cudagraph_unsafe: it must run each time."
 NO_OPERATOR = "it is neither an operator nor arithmetic on numbers."
 
 _REFUSED_BY_TORCHAIR = frozenset((HIGHER_ORDER, TO_PYTHON, MASK, SHAPE))
-TAKEN_APART = frozenset(
-    ("auto_functionalized", "auto_functionalized_v2", "run_and_save_rng_state", "run_with_rng_state")
-)
+TAKEN_APART = frozenset((*AUTO_FUNCTIONALIZED, "run_and_save_rng_state", "run_with_rng_state"))
 RESIZING = frozenset({"resize_", "resize_as_", "set_", "resize_output_"})
 _MASKS = (torch.bool, torch.uint8)
 _INDEXED = frozenset({"index", "index_put", "index_put_", "_unsafe_index", "_unsafe_index_put"})
@@ -86,7 +84,7 @@ def name_of(node: fx.Node) -> str:
     if isinstance(target, OpOverload):
         return str(target).removesuffix(".default")
     if isinstance(target, HigherOrderOperator):
-        wrapped = node.args[0] if node.args and target.name().startswith("auto_functionalized") else None
+        wrapped = node.args[0] if node.args and is_functional_call(node) else None
         return str(wrapped).removesuffix(".default") if isinstance(wrapped, OpOverload) else target.name()
     return str(getattr(target, "__name__", target))
 

@@ -20,10 +20,17 @@ import torch
 from attrs import define, field, frozen
 from torch import fx
 from torch._higher_order_ops import auto_functionalize
-from torch._ops import HigherOrderOperator, OpOverload
+from torch._ops import OpOverload
 
 from npucompose.graphs import Aliases
-from npucompose.graphs.effects import is_collective, is_getitem, nodes_in, waits_for
+from npucompose.graphs.effects import (
+    AUTO_FUNCTIONALIZED,
+    is_collective,
+    is_functional_call,
+    is_getitem,
+    nodes_in,
+    waits_for,
+)
 
 aten = torch.ops.aten
 
@@ -140,8 +147,7 @@ def _writes(node: fx.Node) -> bool:
     return isinstance(node.target, OpOverload) and node.target._schema.is_mutable
 
 
-_V1 = "auto_functionalized"
-_V2 = "auto_functionalized_v2"
+_V1 = AUTO_FUNCTIONALIZED[0]
 
 
 def write_in_place(graph_module: fx.GraphModule) -> int:
@@ -157,11 +163,6 @@ def write_in_place(graph_module: fx.GraphModule) -> int:
         graph_module.graph.lint()
         graph_module.recompile()
     return done
-
-
-def is_functional_call(node: fx.Node) -> bool:
-    target = node.target
-    return isinstance(target, HigherOrderOperator) and target.name() in (_V1, _V2)
 
 
 @define(eq=False)

@@ -19,10 +19,10 @@ from attrs import define, field, frozen
 from torch import fx
 
 from npucompose.graphs import is_planned
-from npucompose.graphs.effects import control, is_getitem, is_host, nodes_in, op_facts, written_by
+from npucompose.graphs.effects import control, is_functional_call, is_getitem, is_host, nodes_in, op_facts, written_by
 from npucompose.graphs.recordable import outside_of, refused_by_recordings
 from npucompose.replay.capture import updates
-from npucompose.replay.capture.updates import is_functional_call, write_in_place
+from npucompose.replay.capture.updates import write_in_place
 from npucompose.replay.gate import Refused
 from npucompose.replay.interface import LowerRequest, Recording, SeenCall, note, watchers
 from npucompose.replay.operands import storage_of
