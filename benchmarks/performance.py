@@ -15,10 +15,12 @@ import datetime
 import gc
 import json
 import os
+import signal
 import subprocess
 import sys
+import tempfile
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from statistics import median
 from time import perf_counter
@@ -59,6 +61,8 @@ MODELS = {
 }
 """{name in the table: the overrides that make it}."""
 STEPS = 3
+TOO_SLOW = 5.0
+"""Times eager: what takes longer is not called in turns with the others, of which it would take the time."""
 FLOOR_ROUNDS = 7
 LIBRARIES = (
     "torch",
@@ -72,8 +76,11 @@ LIBRARIES = (
 )
 
 
-def measure(model: str, threads: int, seconds: float) -> dict[str, Any]:
-    """One model at one number of threads, in this process."""
+def measure(model: str, threads: int, seconds: float, without: Mapping[str, str], now: Path) -> dict[str, Any]:
+    """One model at one number of threads, in this process; the file `now` has the name of the candidate that is made.
+
+    `without` are {candidate: why it is left out}.
+    """
     import torch
 
     sys.path.insert(0, str(HERE))
@@ -85,6 +92,8 @@ def measure(model: str, threads: int, seconds: float) -> dict[str, Any]:
     from npucompose.measure.timing import interleaved
 
     torch.set_num_threads(threads)
+    # All candidates share the code of one `forward`, of which Dynamo makes eight versions and then no more.
+    torch._dynamo.config.recompile_limit = 4 * len(CANDIDATES)
     live = Session(checked([*MODELS[model], "mode=eager"]))
     inputs = [live.bind(live.inputs(step)).args for step in range(STEPS)]
     subject = Subject(module=live.reference, inputs=inputs[0], threads=threads)
@@ -95,9 +104,11 @@ def measure(model: str, threads: int, seconds: float) -> dict[str, Any]:
         expected = Expected.of(subject, inputs)
         for name, make in CANDIDATES.items():
             print(f"{model}, {threads} threads: {name}", file=sys.stderr, flush=True)
-            rows[name], made = _made(make, subject, expected)
+            now.write_text(name)
+            rows[name], made = ({"why_not": without[name]}, None) if name in without else _made(make, subject, expected)
             if made is not None:
                 ready[name] = made
+        now.write_text("")
         samples = interleaved(
             {name: _bound(r.call, tuple(_copied(list(inputs[0])))) for name, r in ready.items()},
             warmup=4, min_calls=15, min_seconds=seconds, max_calls=4000,
@@ -118,22 +129,24 @@ class Expected:
     inputs: Sequence[Any]
     eager: Sequence[Any]
     double: Sequence[Any]
+    seconds: float
+    """Of an eager call."""
 
     @classmethod
     def of(cls, subject: Any, inputs: Sequence[Any]) -> Expected:
         from accuracy import in_double
 
         module = subject.own()
-        eager = [_copied(module(*x)) for x in inputs]
-        return cls(inputs=inputs, eager=eager, double=in_double(subject.module, inputs))
+        seconds, eager = _timed(module, inputs)
+        return cls(inputs=inputs, eager=eager, double=in_double(subject.module, inputs), seconds=seconds)
 
     def compared(self, call: Callable[..., Any]) -> tuple[dict[str, Any], str | None]:
-        """(what three calls are found to be, why they are not eager's where they are not)."""
+        """(what three calls are found to be, why there is no figure of them where there is none)."""
         from accuracy import error
 
         from npucompose.measure.numerics import compare
 
-        got = [_copied(call(*x)) for x in self.inputs]
+        seconds, got = _timed(call, self.inputs)
         found = [compare(e, g) for e, g in zip(self.eager, got, strict=True)]
         largest = [one.max_abs_err for one in found]
         wrong = [problem for one in found if not one.passed for problem in one.problems]
@@ -144,7 +157,10 @@ class Expected:
         if not wrong:
             errors = [error(d, g) for d, g in zip(self.double, got, strict=True)]
             facts["fp64_error"] = max((one for one in errors if one is not None), default=None)
-        return facts, wrong[0] if wrong else None
+        if wrong:
+            return facts, f"other results than eager's: {wrong[0]}"
+        slower = seconds / self.seconds
+        return facts, f"{slower:.0f} times eager's time: not called in turns" if slower > TOO_SLOW else None
 
 
 def _made(make: Callable[..., Any], subject: Any, expected: Expected) -> tuple[dict[str, Any], Any]:
@@ -159,7 +175,7 @@ def _made(make: Callable[..., Any], subject: Any, expected: Expected) -> tuple[d
         took = perf_counter() - begun
         del first
         _rewind(made.module, subject.module)
-        compared, wrong = expected.compared(made.call)
+        compared, why_not = expected.compared(made.call)
     except Unavailable as why:
         return {"why_not": str(why)}, None
     except Exception as error:  # noqa: BLE001  whatever a library raises is why it has no figure
@@ -168,7 +184,18 @@ def _made(make: Callable[..., Any], subject: Any, expected: Expected) -> tuple[d
     gc.collect()
     held = {"made_s": took, "held_bytes": _resident() - before}
     row = {**held, "pool_bytes": made.pool_bytes, "packed_bytes": made.packed_bytes, **compared}
-    return (row, made) if wrong is None else ({**row, "why_not": f"other results than eager's: {wrong}"[:160]}, None)
+    return (row, made) if why_not is None else ({**row, "why_not": why_not[:160]}, None)
+
+
+def _timed(call: Callable[..., Any], inputs: Sequence[Any]) -> tuple[float, list[Any]]:
+    """(seconds of the quickest call, the results), one call for each of `inputs`."""
+    seconds, results = [], []
+    for given in inputs:
+        begun = perf_counter()
+        found = call(*given)
+        seconds.append(perf_counter() - begun)
+        results.append(_copied(found))
+    return min(seconds), results
 
 
 def _rewind(module: Any, start: Any) -> None:
@@ -211,23 +238,46 @@ def _resident() -> int:
 
 
 def _surroundings(threads: int) -> dict[str, Any]:
+    import torch
+
     from npucompose.machine import cpu_model, installed_version, usable_cores
 
+    machine = {
+        "cpu": cpu_model(),
+        "capability": torch.backends.cpu.get_cpu_capability(),
+        "cores": usable_cores(),
+        "threads": threads,
+    }
     versions = {name: version for name in LIBRARIES if (version := installed_version(name))}
     return {
         "date": datetime.date.today().isoformat(),
-        "environment": {"cpu": cpu_model(), "cores": usable_cores(), "threads": threads, "versions": versions},
+        "environment": {**machine, "versions": versions},
     }
 
 
 def run(model: str, threads: int, seconds: float) -> None:
     """Measure in a process of its own and keep the result."""
-    command = [sys.executable, __file__, model, "--threads", str(threads), "--seconds", str(seconds), "--here"]
-    environment = {**os.environ, "OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)}
-    done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True)
     RESULTS.mkdir(parents=True, exist_ok=True)
-    text = json.dumps(json.loads(done.stdout.splitlines()[-1]), indent=1)
+    text = json.dumps(_measured(model, threads, seconds), indent=1)
     (RESULTS / f"{model}-{threads}.json").write_text(text + "\n")
+
+
+def _measured(model: str, threads: int, seconds: float) -> dict[str, Any]:
+    """Without a candidate that ends the process while it is made: then once more."""
+    command = [sys.executable, __file__, model, "--threads", str(threads), "--seconds", str(seconds)]
+    environment = {**os.environ, "OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)}
+    without: dict[str, str] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        now = Path(folder) / "now"
+        while True:
+            here = ["--here", str(now), "--without", json.dumps(without)]
+            done = subprocess.run([*command, *here], env=environment, stdout=subprocess.PIPE, text=True, check=False)
+            if done.returncode == 0:
+                return json.loads(done.stdout.splitlines()[-1])
+            name = now.read_text() if now.exists() else ""
+            if done.returncode > 0 or not name or name in without:
+                raise SystemExit(f"{model}, {threads} threads: exit status {done.returncode}, {name or 'when timed'}")
+            without[name] = f"it ends the process: {signal.Signals(-done.returncode).name}"
 
 
 def main() -> int:
@@ -236,12 +286,14 @@ def main() -> int:
     parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--seconds", type=float, default=6.0, help="of counted calls, all candidates together")
     parser.add_argument("--page", action="store_true", help="measure nothing, write docs/performance.md anew")
-    parser.add_argument("--here", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--here", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--without", type=json.loads, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if wrong := [model for model in arguments.models if model not in MODELS]:
         parser.error(f"unknown model {', '.join(wrong)}; choose from {', '.join(MODELS)}")
     if arguments.here:
-        print(json.dumps(measure(arguments.models[0], arguments.threads[0], arguments.seconds)))
+        model, threads = arguments.models[0], arguments.threads[0]
+        print(json.dumps(measure(model, threads, arguments.seconds, arguments.without, arguments.here)))
         return 0
     for model in [] if arguments.page else arguments.models or MODELS:
         for threads in arguments.threads:

@@ -102,7 +102,8 @@ def _details(results: Sequence[Result], models: Sequence[str]) -> Iterator[str]:
     for result in ordered:
         environment = result["environment"]
         versions = ", ".join(f"{name} {version}" for name, version in environment["versions"].items())
-        facts = [result["date"], f"{environment['cpu']}, {environment['cores']} cores", versions]
+        vectors = f", {environment['capability']}" if "capability" in environment else ""
+        facts = [result["date"], f"{environment['cpu']}{vectors}, {environment['cores']} cores", versions]
         if result.get("load") is not None:
             facts.append(f"load average {result['load']:.1f} (1.0 is this process alone)")
         yield f"\n## {result['model']}, {_threads(result['threads'])}\n"

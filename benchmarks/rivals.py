@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
@@ -11,6 +12,9 @@ from typing import Any
 import numpy
 import torch
 from subject import Ready, Subject, Unavailable
+from torch.utils.flop_counter import FlopCounterMode
+
+MOST_UNTUNED_GFLOP = 0.1
 
 
 def native_runtime(subject: Subject) -> Ready:
@@ -33,8 +37,7 @@ def native_runtime(subject: Subject) -> Ready:
 def onnx_runtime(subject: Subject) -> Ready:
     """Arrays over torch's memory in, arrays out; threads that do not spin, because others are timed beside them."""
     _needs("onnxruntime", "onnxscript", "onnx")
-    import onnxruntime  # pyright: ignore[reportMissingImports]  an extra
-
+    onnxruntime = _module("onnxruntime")
     _refuse_state(subject, "a converted ONNX graph")
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads, options.inter_op_num_threads = subject.threads, 1
@@ -55,8 +58,7 @@ def onnx_runtime(subject: Subject) -> Ready:
 
 def open_vino(subject: Subject) -> Ready:
     _needs("openvino")
-    import openvino  # pyright: ignore[reportMissingImports]  an extra
-
+    openvino = _module("openvino")
     _refuse_state(subject, "a converted OpenVINO graph")
     core = openvino.Core()
     settings = {
@@ -78,19 +80,15 @@ def open_vino(subject: Subject) -> Ready:
 def executorch(subject: Subject) -> Ready:
     """What XNNPACK takes is XNNPACK's, the rest ExecuTorch's portable kernels."""
     _needs("executorch", "torchao", extra="rivals")
-    from executorch.backends.xnnpack.partition.xnnpack_partitioner import (  # pyright: ignore[reportMissingImports]
-        XnnpackPartitioner,
-    )
-    from executorch.exir import to_edge_transform_and_lower  # pyright: ignore[reportMissingImports]
-    from executorch.extension.pybindings import portable_lib  # pyright: ignore[reportMissingImports]
-    from executorch.runtime import Runtime  # pyright: ignore[reportMissingImports]
-
+    exir, runtime = _module("executorch.exir"), _module("executorch.runtime")
+    portable_lib = _module("executorch.extension.pybindings.portable_lib")
+    xnnpack = _module("executorch.backends.xnnpack.partition.xnnpack_partitioner").XnnpackPartitioner()
     _refuse_state(subject, "a lowered ExecuTorch program")
     portable_lib._unsafe_reset_threadpool(subject.threads)
     exported = torch.export.export(subject.own(), subject.inputs)
-    lowered = to_edge_transform_and_lower(exported, partitioner=[XnnpackPartitioner()]).to_executorch()
+    lowered = exir.to_edge_transform_and_lower(exported, partitioner=[xnnpack]).to_executorch()
     buffer = lowered.buffer
-    program = Runtime.get().load_program(buffer)
+    program = runtime.Runtime.get().load_program(buffer)
     method = program.load_method("forward")
 
     def call(*inputs: torch.Tensor, _alive: Any = (buffer, program)) -> Any:
@@ -103,18 +101,16 @@ def executorch(subject: Subject) -> Ready:
 def iree(subject: Subject) -> Ready:
     """Code for this processor; one thread runs it inline, several share IREE's own task system."""
     _needs("iree.compiler", "iree.runtime", "iree.turbine", extra="rivals")
-    import iree.runtime  # pyright: ignore[reportMissingImports]
-    import iree.turbine.aot  # pyright: ignore[reportMissingImports]
-
+    aot, runtime = _module("iree.turbine.aot"), _module("iree.runtime")
     _refuse_state(subject, "an exported IREE module")
-    exported = iree.turbine.aot.export(subject.own(), args=subject.inputs)
+    exported = aot.export(subject.own(), args=subject.inputs)
     exported.session.set_flags("--iree-llvmcpu-target-cpu=host")
     binary = exported.compile(save_to=None, target_backends="llvm-cpu")
     if subject.threads > 1:
-        iree.runtime.flags.parse_flags(f"--task_topology_max_group_count={subject.threads}")
-    config = iree.runtime.Config("local-sync" if subject.threads == 1 else "local-task")
-    module = iree.runtime.VmModule.copy_buffer(config.vm_instance, binary.map_memory())
-    loaded = iree.runtime.load_vm_module(module, config)
+        runtime.flags.parse_flags(f"--task_topology_max_group_count={subject.threads}")
+    config = runtime.Config("local-sync" if subject.threads == 1 else "local-task")
+    module = runtime.VmModule.copy_buffer(config.vm_instance, binary.map_memory())
+    loaded = runtime.load_vm_module(module, config)
 
     def call(*inputs: torch.Tensor) -> Any:
         found = loaded.main(*(value.numpy() for value in inputs))
@@ -124,12 +120,18 @@ def iree(subject: Subject) -> Ready:
 
 
 def tvm(subject: Subject) -> Ready:
-    """As TVM compiles a model for this processor without hours of tuning; its threads follow OMP_NUM_THREADS."""
-    _needs("tvm", extra="rivals")
-    import tvm  # pyright: ignore[reportMissingImports]
-    from tvm import relax  # pyright: ignore[reportMissingImports]
-    from tvm.relax.frontend.torch import from_exported_program  # pyright: ignore[reportMissingImports]
+    """As TVM compiles a model for this processor without hours of tuning; its threads follow OMP_NUM_THREADS.
 
+    Untuned, products are plain loops: four calls of gpt_prefill had not ended after five minutes.
+    """
+    _needs("tvm", extra="rivals")
+    if (gflop := _gflop(subject)) > MOST_UNTUNED_GFLOP:
+        raise Unavailable(
+            f"untuned, TVM's products are plain loops: left out above {MOST_UNTUNED_GFLOP:g} GFLOP a call, "
+            f"and this has {gflop:.1f}"
+        )
+    tvm, relax = _module("tvm"), _module("tvm.relax")
+    from_exported_program = _module("tvm.relax.frontend.torch").from_exported_program
     _refuse_state(subject, "an imported TVM module")
     module = from_exported_program(torch.export.export(subject.own(), subject.inputs))
     processor = tvm.target.codegen.llvm_get_system_cpu()
@@ -142,6 +144,17 @@ def tvm(subject: Subject) -> Ready:
         return _one([torch.from_dlpack(one) for one in machine["main"](*map(tvm.runtime.from_dlpack, inputs))])
 
     return Ready(call=call)
+
+
+def _module(name: str) -> Any:
+    """Of a package that may be missing, so that nobody checks types by it."""
+    return importlib.import_module(name)
+
+
+def _gflop(subject: Subject) -> float:
+    with torch.no_grad(), FlopCounterMode(display=False) as counted:
+        subject.own()(*subject.inputs)
+    return counted.get_total_flops() / 1e9
 
 
 def _torch(arrays: Sequence[numpy.ndarray[Any, Any]]) -> Any:

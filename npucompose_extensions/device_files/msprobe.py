@@ -97,15 +97,23 @@ def _values(held: Any, slot: str = "", depth: int = 0) -> Iterator[DumpedValue]:
 
 def _value(held: Mapping[str, Any], slot: str) -> DumpedValue:
     name, shape = held.get("data_name"), held.get("shape")
-    numbers = {key: held[key] for key in _STATISTICS if isinstance(held.get(key), (int, float))}
+    numbers = {key: number for key in _STATISTICS if (number := _number(held.get(key))) is not None}
     whole = isinstance(shape, list) and all(isinstance(size, int) for size in cast("list[Any]", shape))
     return DumpedValue(
         slot=slot,
         file=name if isinstance(name, str) and _FILE.fullmatch(name) else None,  # it may lie nowhere else
         dtype=str(held.get("dtype", "")).rpartition(".")[2].lower() or None,
         shape=tuple(cast("list[int]", shape)) if whole else None,
-        statistics={key: float(number) for key, number in numbers.items()},
+        statistics=numbers,
     )
+
+
+def _number(held: Any) -> float | None:
+    """None for what is no number, or is none that a tensor holds."""
+    try:
+        return float(held) if isinstance(held, (int, float)) else None
+    except OverflowError:
+        return None
 
 
 def _lines(path: Path) -> Mapping[str, str]:

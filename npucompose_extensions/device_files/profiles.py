@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import csv
 import io
+import math
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -39,6 +40,8 @@ _BYTES: Mapping[str, int] = {
 _CORES = re.compile(r"^(?:AI_CORE|AI_VECTOR_CORE|AI_CUBE_CORE|MIX_AIC|MIX_AIV|AIV|AIC|VECTOR_CORE)$")
 """Kinds of tasks that run on the cores which plans are about."""
 _SIZES = re.compile(r"\d{1,15}(?:,\d{1,15}){0,31}")
+MOST_ELEMENTS = 2**48
+"""Of an operand: no device holds more."""
 
 
 def read(text: str, name: str) -> FileFacts | None:
@@ -118,12 +121,15 @@ def _row(line: int, row: Mapping[str, str]) -> KernelTime | str:
 
 
 def _shapes(text: str) -> tuple[tuple[int, ...], ...] | None:
-    """`4096,512;;512` as ((4096, 512), (), (512,)): an operand without sizes is a number. None for `N/A`."""
+    """`4096,512;;512` as ((4096, 512), (), (512,)): an operand without sizes is a number. None for `N/A`, and for what
+    no operand is so large as."""
     found: list[tuple[int, ...]] = []
     for part in text.replace('"', "").split(";") if text.strip('" ') else ():
         if part.strip() and not _SIZES.fullmatch(part.strip()):
             return None
         found.append(tuple(int(size) for size in part.split(",")) if part.strip() else ())
+        if math.prod(found[-1]) > MOST_ELEMENTS:
+            return None
     return tuple(found)
 
 

@@ -15,7 +15,14 @@ from attrs import define, evolve, field
 from npucompose.capture.rules import rules
 from npucompose.results.artefacts import CaptureError, FileFacts
 from npucompose.results.sinking import Certainty
-from npucompose_extensions.device_files.tracebacks import Frame, Tracebacks, process_of, without_prefix
+from npucompose_extensions.device_files.tracebacks import (
+    GOES_ON,
+    IN_A_THREAD,
+    Frame,
+    Tracebacks,
+    process_of,
+    without_prefix,
+)
 
 FORM = "the runtime's plog or torch_npu's error with a code of a capture (107025, 107027, 107030, 207008, …)"
 
@@ -42,7 +49,7 @@ _SOURCES = {"VA": "vllm-project/vllm-ascend", "RT": "hicann/runtime", "CANN": "h
 """The abbreviations of capture/rules.yaml."""
 
 _MARKS = (
-    'File "', "Traceback (", "Exception in thread", "ErrCode=", "runtime result", "error code", "execution failed",
+    'File "', "Traceback (", IN_A_THREAD, *GOES_ON, "ErrCode=", "runtime result", "error code", "execution failed",
     "Not support Generator", "libhccl", "hcom", "Hccl",
 )  # fmt: skip
 """One of these is in every line that says something; the others are passed over quickly."""

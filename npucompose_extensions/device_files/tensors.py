@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 MOST_BYTES = 2**30
 """Of one tensor, and of the file that it lies in."""
+MOST_DIMENSIONS = 32
+"""As numpy 1 has them; numpy 2 takes 64 and torch any number."""
 MOST_PICKLED = 2**20
 """Of what describes the tensors in a .pt, without their bytes."""
 
@@ -47,6 +49,8 @@ def _npy(path: Path, size: int) -> torch.Tensor:
         if dtype.hasobject or dtype.kind not in "biufc":
             raise ConfigError(f"{path} holds {dtype.name[:40]} and no numbers: it is not read.")
         needed = math.prod(shape) * dtype.itemsize
+        if len(shape) > MOST_DIMENSIONS or any(length < 0 for length in shape):
+            raise ConfigError(f"{path} says a shape that no tensor has: {str(shape)[:80]}.")
         if needed != size - file.tell():
             raise ConfigError(
                 f"{path} says {needed:,} bytes of elements and has {size - file.tell():,}: it is cut off."

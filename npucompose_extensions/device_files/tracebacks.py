@@ -14,6 +14,9 @@ _PREFIX = re.compile(
 _PROCESS = re.compile(r"pid=(\d{1,10})|(?:RUNTIME|ASCENDCL|GE|HCCL)\((\d{1,10}),|\(PID:(\d{1,10}),")
 _FRAME = re.compile(r'^\s*File "(?P<file>[^"]{1,4096})", line (?P<line>\d{1,9}), in (?P<function>\S{1,200})\s*$')
 _NOT_THEIRS = re.compile(r"/(?:torch|torch_npu)/|/lib/python3\.\d+/(?!site-packages/|dist-packages/)|^<")
+IN_A_THREAD = "Exception in thread "
+GOES_ON = ("During handling of the above exception", "The above exception was the direct cause")
+"""Between the tracebacks of one chain."""
 BEGINS = "Traceback (most recent call last):"
 """Python's; the runtime's own begins with `TraceBack`."""
 LONGEST = 160
@@ -57,6 +60,8 @@ class Tracebacks:
     _waiting: dict[str, re.Match[str]] = field(factory=dict[str, re.Match[str]])
     in_thread: set[str] = field(factory=set[str])
     """Processes whose newest traceback is of a thread (`Exception in thread …`)."""
+    _announced: set[str] = field(factory=set[str])
+    """Processes whose next traceback is."""
 
     @property
     def waits(self) -> bool:
@@ -68,8 +73,10 @@ class Tracebacks:
         if line.startswith(BEGINS):
             self._frames[process] = []
             self._waiting.pop(process, None)
-        elif line.startswith("Exception in thread "):
-            self.in_thread.add(process)
+            (self.in_thread.add if process in self._announced else self.in_thread.discard)(process)
+            self._announced.discard(process)
+        elif line.startswith(IN_A_THREAD) or (line.startswith(GOES_ON) and process in self.in_thread):
+            self._announced.add(process)
         elif found := _FRAME.match(line):
             self._flush(process)
             self._waiting[process] = found

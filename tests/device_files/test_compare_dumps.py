@@ -196,6 +196,16 @@ def test_statistics_alone_find_a_difference_and_prove_no_equality(
     assert "Mean is" in page
 
 
+def test_a_statistic_that_no_tensor_has_is_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = msprobe(tmp_path / "e", step(), tensors=False)
+    data = json.loads((folder / "dump.json").read_text())
+    for call in data["data"].values():
+        call["output"][0]["Max"] = 10**400
+    (folder / "dump.json").write_text(json.dumps(data))
+    status, page = compared(capsys, folder, folder)
+    assert (status, "3 statistics agree" in page) == (0, True)
+
+
 def test_an_answer_for_programs_has_the_same(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     eager, broken = torchair(tmp_path / "eager", step()), torchair(tmp_path / "broken", step(tanh=0.1))
     assert main(["compare-dumps", str(eager), str(broken), "--json"]) == 1

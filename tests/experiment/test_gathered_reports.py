@@ -176,5 +176,5 @@ def test_the_page_is_written_or_it_is_told_why_not(runs: Path, capsys: pytest.Ca
     assert "3 of 3 runs" in text
     assert str(page) in text
     assert page.read_text().startswith("<!")
-    with pytest.raises(ConfigError, match="cannot be written: No such file"):
-        reporting.act(arguments(str(runs), "--html", str(runs / "no" / "page.html")))
+    with pytest.raises(ConfigError, match="cannot be written: Is a directory"):
+        reporting.act(arguments(str(runs), "--html", str(runs)))

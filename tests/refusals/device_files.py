@@ -305,6 +305,13 @@ TENSOR_CASES = (
     ),
     Case(
         TENSORS,
+        "a shape that no tensor has",
+        npy(header("(-2, -3)") + b"\0" * 24),
+        "says a shape that no tensor has: (-2, -3)",
+        "ValueError",
+    ),
+    Case(
+        TENSORS,
         "which torch has not",
         file("x.npy", lambda path: np.save(path, np.zeros(2, "f16"))),
         "holds float128, which torch has not",

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from attrs import frozen
 
+from npucompose import outputs
 from npucompose.artefacts import read_artefact
 from npucompose.errors import ConfigError
 from npucompose.profiles.held_out import FOLDS, HeldOut, held_out
@@ -50,7 +51,7 @@ def act_import(arguments: argparse.Namespace) -> int:
     profile = profile_of(arguments.files, arguments.soc)
     table = made_of(profile.rows, soc=profile.soc, cann=arguments.cann, files=profile.names, ratio=profile.ratio)
     out = Path(arguments.out or OUT)
-    out.write_text(table.as_text(), encoding="utf-8")
+    outputs.write(out, table.as_text())
     print("\n".join(_table_lines(table, profile, out)))
     return 0
 

@@ -16,6 +16,7 @@ from typing import Any, cast
 
 from attrs import frozen
 
+from npucompose import outputs
 from npucompose.errors import ConfigError
 from npucompose.input_safety import load_yaml
 from npucompose.targets.npu_offline.option_trees import executed
@@ -75,11 +76,7 @@ def _written(text: str, out: str | None) -> int:
     if out is None:
         print(text, end="")
         return 0
-    try:
-        Path(out).parent.mkdir(parents=True, exist_ok=True)
-        Path(out).write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(f"--out {out} cannot be written: {error.strerror}.") from None
+    outputs.write(out, text)
     print(f"written: {out}", file=sys.stderr)
     return 0
 

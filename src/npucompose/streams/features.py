@@ -74,8 +74,8 @@ def _moved(family: str, reads: Sequence[float], made: float) -> float:
 
 def product_flops(left: Sequence[int], right: Sequence[int], made: Sequence[int]) -> float:
     """Operations of a matrix product, however its operands lie in memory: the product of their sizes and the result's
-    is the square of rows x columns x depth. `product_flops((2, 3), (4, 3), (2, 4))` is 48.
+    is the square of rows x columns x depth. `product_flops((2, 3), (4, 3), (2, 4))` is 48; an empty product has none.
     """
     batch = math.prod(made[:-2]) if len(right) > 2 and len(made) > 2 else 1
     a, b, c = (math.prod(shape) for shape in (left, right, made))
-    return 2.0 * math.sqrt(float(a) * float(b) * float(c) / batch)
+    return 2.0 * math.sqrt(float(a) * float(b) * float(c) / batch) if batch else 0.0
