@@ -92,6 +92,23 @@ def test_a_weight_that_was_packed_for_other_rows_is_left_to_the_operator() -> No
     assert follows(captured, code, rows=ROWS + 2)
 
 
+@mkl
+@pytest.mark.filterwarnings("ignore:Warning only once for all operators")
+def test_a_product_whose_operator_gives_other_bits_is_left_to_the_operator() -> None:
+    """Negative control: somebody computes the operator in another way. No other test has so many rows, because what was
+    found of a form is kept."""
+    rows = ROWS + 6
+    library = torch.library.Library("mkl", "IMPL")
+    try:
+        library.impl("_mkl_linear", lambda x, packed, weight, bias, rows: x @ weight.t() + 1e-3, "MkldnnCPU")
+        code = by_mkl(None, rows)
+        captured = recorded(code, rows)
+        assert "packed" not in captured.facts()["ways"]
+        assert follows(captured, code, rows)
+    finally:
+        library._destroy()
+
+
 @onednn
 def test_a_small_result_of_onednn_is_copied_to_its_place() -> None:
     code = by_onednn()
