@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,12 +12,14 @@ import numpy as np
 import pytest
 import torch
 
+from npucompose.accuracy import compare as accuracy
+from npucompose.accuracy.compare import Question
 from npucompose.accuracy.contracts import contract, declared
 from npucompose.accuracy.pairs import paired
 from npucompose.cli import main
 from npucompose.compose.check import check
 from npucompose.compose.tree import compose
-from npucompose.results.artefacts import DumpedOperator
+from npucompose.results.artefacts import DumpedOperator, Tensors
 from npucompose.results.measured import EXACT, NumericTolerance, tolerance_of
 from npucompose_extensions.artefacts import read
 
@@ -204,6 +207,65 @@ def test_a_statistic_that_no_tensor_has_is_left_out(tmp_path: Path, capsys: pyte
     (folder / "dump.json").write_text(json.dumps(data))
     status, page = compared(capsys, folder, folder)
     assert (status, "3 statistics agree" in page) == (0, True)
+
+
+def test_statistics_may_differ_within_the_contract_and_by_no_finite_number(tmp_path: Path) -> None:
+    def dump(name: str, largest: float) -> Tensors:
+        folder = msprobe(tmp_path / name, step(), tensors=False)
+        data = json.loads((folder / "dump.json").read_text())
+        for call in data["data"].values():
+            call["output"][0]["Max"] = largest
+        (folder / "dump.json").write_text(json.dumps(data))
+        found = read(folder).tensors
+        assert found is not None
+        return found
+
+    eager = dump("eager", 3.0)
+    close = accuracy.compared(eager, dump("close", 3.000001), Question())
+    assert (close.first, close.agreements) == (None, {"statistics agree": 3})
+    beyond = accuracy.compared(eager, dump("beyond", math.inf), Question()).first
+    assert beyond is not None
+    assert (beyond.results, beyond.error) == ("beyond", None)
+
+
+def test_of_several_results_the_widest_tolerance_is_told(tmp_path: Path) -> None:
+    half = X.astype("f2")
+    dumps = [
+        torchair(tmp_path / name, [("a", "aten.abs.default", [X], [X, half + of])]) for name, of in (("e", 0), ("g", 1))
+    ]
+    eager, graph = (read(folder).tensors for folder in dumps)
+    assert eager is not None
+    assert graph is not None
+    first = accuracy.compared(eager, graph, Question()).first
+    assert first is not None
+    assert (first.rtol, first.atol) == (tolerance_of("float16").rtol, tolerance_of("float16").atol)
+
+
+def test_a_long_list_of_what_only_one_has_is_cut_and_counted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    more: list[Call] = [(f"abs_{at}", "aten.abs.default", [X], [X]) for at in range(10)]
+    eager, graph = torchair(tmp_path / "e", [*step(), *more]), torchair(tmp_path / "g", step())
+    page = compared(capsys, eager, graph)[1]
+    assert "only in eager: abs_0 (aten.abs.default), " in page
+    assert "abs_7 (aten.abs.default) and 2 more" in page
+
+
+@pytest.mark.parametrize(
+    ("named", "tensors", "dtype"),
+    [
+        (None, ("float32", "bfloat16"), "bfloat16"),
+        ("float16", ("float32", "float32"), "float16"),
+        ("float64", ("float16", "float32"), "float16"),
+        (None, ("int64", "float32"), "int64"),
+        ("float16", ("int32", "int32"), "int32"),
+        ("int64", ("float16", "float16"), "float16"),
+    ],
+)
+def test_the_dtype_of_a_contract_is_the_less_exact_of_floats(
+    named: str | None, tensors: tuple[str, str], dtype: str
+) -> None:
+    assert accuracy._less_exact(named, *tensors) == dtype
 
 
 def test_an_answer_for_programs_has_the_same(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

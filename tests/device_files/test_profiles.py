@@ -9,6 +9,7 @@ import math
 import random
 from pathlib import Path
 
+import attrs
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -170,6 +171,19 @@ def test_beyond_the_sizes_of_an_operator_its_family_says_the_slope() -> None:
         return estimate.middle_us
 
     assert [at(size) for size in (1, 1e3, 2e3)] == pytest.approx([1.5, 2, 3])
+
+
+def test_the_line_of_a_family_starts_at_its_short_kernels() -> None:
+    found = made(*(kernel("Abs", "abs", elements, 5 + elements / 1000) for elements in (1, 2, 4, 10**4, 10**5, 10**6)))
+    line = found.lines["pointwise"]
+    assert line.start_us == pytest.approx(5, rel=0.01)
+    assert line.us_per_byte == pytest.approx(1 / 4000, rel=0.01)  # 2 bytes are read and 2 written
+
+
+def test_a_product_of_one_operand_is_as_large_as_what_it_moves() -> None:
+    one = attrs.evolve(kernel("MatMulV3", "mm", 1000, 5), inputs=((1000,),))
+    (found,) = sized([one], RATIO)
+    assert (found.feature.family, found.feature.size) == ("product", 4000)
 
 
 @given(st.lists(st.tuples(st.integers(1, 10**7), st.floats(0.5, 1e5)), min_size=1, max_size=30), st.floats(1, 1e9))

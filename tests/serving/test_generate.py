@@ -18,6 +18,7 @@ from torch import Tensor
 
 import npucompose
 from npucompose.errors import ConfigError
+from npucompose.results.effective import Effective
 from npucompose.serving.vllm.recipe import KEY
 
 HEAD = "# @package _global_\n# served\n"
@@ -144,6 +145,9 @@ def test_copies_of_a_generation_config_hold_the_same_one(recipe: str) -> None:
 def test_weights_are_not_frozen_and_that_is_said() -> None:
     config = npucompose.compile_config("mode=max-autotune")
     assert [line.option for line in config.effective] == ["inductor.freezing"]
+    later = Effective(option="streams", requested=2, effective=1, why="one stream is as fast")
+    config.materialised.backend.effective = lambda: [later]
+    assert config.effective[1:] == (later,), "what only a compiled graph shows"
     assert config.materialised.backend.inductor.settings()["freezing"] is False
 
 

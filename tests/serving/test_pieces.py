@@ -161,7 +161,7 @@ def test_the_memory_that_an_engine_is_told_is_what_the_allocator_counts(tmp_path
         for take in (lambda work: work(), counted):
             call, caught = made()
             inputs = [caught.args(torch.rand(size, 256)) for size in reversed(sizes)]
-            foretold = foretold_bytes([call], sizes)
+            foretold = foretold_bytes(iter([call]), sizes)
             assert not call.recordings()
             took = take(partial(record, call, inputs))
     told = recorded_bytes(call.recordings())

@@ -18,7 +18,7 @@ from rich.console import Console
 from npucompose.arguments import command_line
 from npucompose.errors import ConfigError
 from npucompose.serving.vllm import explain, installed
-from npucompose.serving.vllm.configuration import DEFAULTS, FUSIONS
+from npucompose.serving.vllm.configuration import DEFAULTS, FUSIONS, without_effect
 from npucompose.serving.vllm.explain import render
 from npucompose.serving.vllm.installed import MARK, Installed
 from npucompose.serving.vllm.recipe import Recipe, read
@@ -181,6 +181,37 @@ def test_an_installed_vllm_says_what_acts_where_it_is_for_a_processor(monkeypatc
         answering(monkeypatch, f"{MARK}{json.dumps({'refused': 'no such size'})}\n")
     with pytest.raises(ConfigError, match="ended while it read the configuration: ImportError: x"):
         answering(monkeypatch, "", "Traceback\nImportError: x\n\n")
+
+
+@pytest.mark.skipif(find_spec("vllm") is not None, reason="asks a Python without vLLM")
+def test_a_vllm_that_cannot_be_imported_is_one_paragraph(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(installed, "find_spec", lambda _: object())
+    with pytest.raises(ConfigError, match="ended while it read the configuration: ModuleNotFoundError"):
+        installed.installed("serve.yaml", {}, 2048)
+
+
+def test_the_page_says_whose_answer_it_is(tmp_path: Path) -> None:
+    recipe = written(tmp_path, FUSED)
+    there = Installed(version="0.33.0", options=DEFAULTS)
+    found = [requested(recipe, {}, installed=one) for one in (None, there)]
+    assert [(one.source, one.vllm) for one in found] == [("read", "0.32.0"), ("installed", "0.33.0")]
+
+
+def test_what_a_recipe_asks_for_in_vain_has_its_own_reason(tmp_path: Path) -> None:
+    freezing = outcomes(written(tmp_path, FUSED), {})["inductor.freezing"]
+    assert (freezing.asked, freezing.acts) == (True, False)
+    assert freezing.why == "weights are inputs of vLLM's graphs, and it packs them itself"
+
+
+@pytest.mark.parametrize(("general", "has"), [("inductor", None), ("eager", "vLLM's own compiler compiles nothing")])
+def test_vllms_own_compiler_compiles_other_sizes_where_the_recipe_leaves_them_to_it(
+    general: str, has: str | None, tmp_path: Path
+) -> None:
+    text = (
+        f"{RECORDED.replace('shapes: auto', 'shapes: static')}extensions:\n  vllm: {{sizes: [1], general: {general}}}\n"
+    )
+    found = without_effect(written(tmp_path, text), "compile_cache_save_format")
+    assert (found and has in found) if has else found is None
 
 
 @pytest.mark.serving

@@ -198,7 +198,7 @@ def _less_exact(dtype: str | None, *of_tensors: str) -> str:
     floats = [kind for kind in of_tensors if _place(kind) is not None]
     if len(floats) < len(of_tensors):
         return of_tensors[0]
-    kinds = [*floats, dtype] if dtype is not None and _place(dtype) is not None else floats
+    kinds = floats if dtype is None else [*floats, dtype]
     return max(kinds, key=lambda kind: _place(kind) or 0)
 
 

@@ -152,13 +152,15 @@ def _outcome(recipe: Recipe, name: str, asked: Mapping[str, Any], acting: Mappin
 
 
 def _own(recipe: Recipe, refusal: str | None, most: int) -> Iterator[OptionOutcome]:
-    acting = {line.option: line.effective for line in recipe.checked.effective}
+    lines = {line.option: line for line in recipe.checked.effective}
     within, beyond = recipe.sizes_within(most)
     for setting in (*settings_of(recipe.checked), *_engine_defaults(recipe)):
         name, reason = setting.option, setting.why_not or _no_meaning(setting)
-        one = OptionOutcome(option=name, asked=setting.value, acts=setting.value, why=reason)
+        line = lines.get(name)
+        asked = setting.value if line is None else line.requested
+        one = OptionOutcome(option=name, asked=asked, acts=setting.value, why=reason)
         if reason is not None:
-            one = evolve(one, acts=acting.get(name))
+            one = evolve(one, acts=None if line is None else line.effective)
         if name == GENERAL and recipe.others != setting.value:
             mode = recipe.checked.experiment.mode.name
             one = evolve(one, acts=recipe.others, why=f"mode={mode} has the kernels of eager, for any number of tokens")
