@@ -339,3 +339,14 @@ class CollectivesInOrder(nn.Module):
 class AsksWhetherItIsCaptured(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return x * 2 if torch.npu.is_current_stream_capturing() else x
+
+
+@fault("unmatched_end", 107036, "on the stream on which it began", "CANN 1782")
+class EndsTheCaptureElsewhere(TwoStreams):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.side.wait_stream(torch.npu.current_stream())
+        with torch.npu.stream(self.side):
+            y = x * 2
+            torch.npu.NPUGraph().capture_end()  # here
+        torch.npu.current_stream().wait_stream(self.side)
+        return y + 1

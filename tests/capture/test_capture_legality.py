@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
 from npucompose.capture import rules
 from tests.capture import copy_models, host_models, stream_models
@@ -36,3 +37,13 @@ def test_what_only_looks_like_a_mistake_gives_no_alarm(near: Legal) -> None:
 def test_a_fault_cites_a_thread_or_document_of_its_rule(fault: Fault) -> None:
     assert fault.cites
     assert rules().of(fault.rule).code == fault.code
+
+
+def test_a_model_that_ends_in_an_error_of_its_own_has_no_counts() -> None:
+    class Raises(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            y = x * 2
+            raise ValueError(f"no route for {tuple(y.shape)}")
+
+    facts = captured(Raises)
+    assert (facts.verdict, facts.streams, facts.tasks) == ("unknown", None, None)

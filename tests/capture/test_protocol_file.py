@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from npucompose.capture.protocol.explore import check
 from npucompose.capture.protocol.model import MOST_STEPS, Step
 from npucompose.capture.protocol.reading import read_protocol
 from npucompose.cli import main
@@ -91,6 +92,37 @@ def test_the_command_ends_with_1_where_something_goes_wrong(tmp_path: Path, caps
     assert not found["holds"]
     assert found["findings"][0]["kind"] == "stale result"
     assert found["findings"][0]["trace"][-1] == {"process": "host", "text": "read x", "iteration": 0}
+
+
+UPDATED = """
+streams: [main, update]
+events: {parameters_set: external}
+graphs: {decode: [wait parameters_set, reset parameters_set, run attention reads tokens writes logits]}
+threads:
+  host:
+    steps:
+      - run prepare on main writes tokens
+      - replay decode on main
+      - begin update decode.attention on update
+      - update decode.attention on update
+      - end update on update
+      - record parameters_set on update
+      - synchronise main
+"""
+
+
+def test_the_host_may_write_while_an_update_is_open(tmp_path: Path) -> None:
+    text = UPDATED.replace("      - end update", "      - write prompt\n      - end update")
+    assert check(read_protocol(written(tmp_path, text))).findings == ()
+
+
+def test_whoever_waits_before_recording_what_is_waited_for_is_named(tmp_path: Path) -> None:
+    late = UPDATED.replace("      - record parameters_set on update\n      - synchronise main\n",
+                           "      - synchronise main\n      - record parameters_set on update\n")  # fmt: skip
+    deadlock = next(f for f in check(read_protocol(written(tmp_path, late))).findings if f.kind == "deadlock")
+    assert set(deadlock.why) == {
+        "host: main does not get so far.", "main: host, which would record parameters_set next, waits itself.",
+    }  # fmt: skip
 
 
 def test_a_protocol_of_the_package_is_known_by_its_name(capsys: pytest.CaptureFixture[str]) -> None:
