@@ -72,8 +72,11 @@ class Results:
         return entry
 
     def write(self, sample: Mapping[str, list[Mutation]], reasons: Mapping[str, str]) -> None:
-        """The sample that was drawn and what came of it; whole or not at all."""
-        found = [e for drawn in sample.values() for m in drawn if (e := self.entries.get(m.key)) is not None]
+        """The sample that was drawn, what came of it, and what is known of packages of which none was drawn; whole or
+        not at all."""
+        others = [entry for entry in self.entries.values() if entry["package"] not in sample]
+        drawn = [e for mutations in sample.values() for m in mutations if (e := self.entries.get(m.key)) is not None]
+        found = [*others, *drawn]
         tallies = tally(found, reasons)
         head = {"seed": self.seed, "caught": {name: one.words for name, one in tallies.items()}}
         # What a failing test said names paths and variables of this machine, and is for whoever watches.
