@@ -297,6 +297,19 @@ def test_a_result_file_is_gone_on_with_while_the_source_stays(tmp_path: Path):
         Results.begun(path, 8, afresh=False)
 
 
+def test_what_is_known_of_other_packages_stays_in_the_file(tmp_path: Path):
+    (tmp_path / "src/npucompose").mkdir(parents=True)
+    (tmp_path / "src/npucompose/a.py").write_text(SOURCE)
+    path, mutation = tmp_path / "results.json", mutant("x == 5", "x == 4")
+    found = Results.begun(path, 7, afresh=False)
+    found.note(tmp_path, mutation, {"verdict": "caught", "by": "t", "seconds": 1.0}, "state")
+    found.write({"the front": [mutation]}, {})
+    Results.begun(path, 7, afresh=False).write({"streams": []}, {})
+    assert list(Results.begun(path, 7, afresh=False).entries) == [mutation.key]
+    Results.begun(path, 7, afresh=False).write({"the front": []}, {})
+    assert not Results.begun(path, 7, afresh=False).entries, "it is of the sample no more"
+
+
 def test_the_state_of_the_sources_sees_every_part(tmp_path: Path):
     parts = ("src/npucompose/a.py", "src/npucompose/b.cpp", "tests/test_a.py", "conf/a.yaml", "pyproject.toml")
     for name in parts:
