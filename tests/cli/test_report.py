@@ -160,7 +160,7 @@ def test_the_front_of_a_ledger_is_that_of_all_its_points(here: Path, capsys: pyt
         (["--diff", "runs/one"], "--diff compares two runs; given 1"),
         (["--diff", "--csv", "runs/one", "runs/other"], "--diff is a table of words"),
         (["--json", "runs/one"], "--json is for --diff"),
-        (["--html", "nowhere/page.html"], "--html nowhere/page.html cannot be written"),
+        (["--html", "runs"], "--html runs cannot be written: Is a directory"),
         (["broken"], "is not the list of jobs of a sweep"),
         (["deep"], "is not a report"),
         (["huge"], "is not read"),
