@@ -18,6 +18,7 @@ from nursery import command
 from targets.npu_offline.needs import offline
 
 from npucompose.cli import main
+from npucompose.experiment.device_kit import _written
 from npucompose.targets import TARGETS
 
 SIMULATED = Path(__file__).parent / "simulated"
@@ -271,3 +272,13 @@ def test_a_kit_s_claims_about_itself_count_for_its_own_recipe_alone(
     assert main(["device-kit", "mine.yaml", "target=npu_offline", "--out", "again"]) == 2
     assert "kit[equals eager]: eager's values: 0.5" in capsys.readouterr().err
     assert main(["device-kit", "mine.yaml", "target=npu_offline", "seed=3", "--out", "other"]) == 0
+
+
+def test_a_link_where_a_file_of_a_kit_belongs_is_replaced_and_not_followed(tmp_path: Path) -> None:
+    other, kit = tmp_path / "other.txt", tmp_path / "kit"
+    other.write_text("somebody's")
+    kit.mkdir()
+    (kit / "README.txt").symlink_to(other)
+    _written(kit, {"README.txt": "of the kit"})
+    assert other.read_text() == "somebody's"
+    assert (kit / "README.txt").read_text() == "of the kit"

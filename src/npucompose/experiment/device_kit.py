@@ -19,7 +19,7 @@ from typing import Any
 
 import yaml
 
-from npucompose import outputs
+from airflow_free.store import write_atomically
 from npucompose.arguments import KIT_OUT
 from npucompose.compose.check import Checked
 from npucompose.compose.tree import Composed, Composer
@@ -91,8 +91,13 @@ def _read(words: Sequence[str], out: str | None) -> int:
 
 
 def _written(folder: Path, texts: Mapping[str, str]) -> list[Path]:
-    for name, text in texts.items():
-        outputs.write(folder / name, text)
+    """Nobody has named these files: a link that lies there is replaced, and what it leads to stays."""
+    try:
+        for name, text in texts.items():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            write_atomically(folder / name, text)
+    except OSError as error:
+        raise ConfigError(f"{folder} cannot be written: {error.strerror}.") from None
     return [folder / name for name in texts]
 
 
