@@ -15,6 +15,7 @@ from subject import Ready, Subject, Unavailable
 from torch.utils.flop_counter import FlopCounterMode
 
 MOST_UNTUNED_GFLOP = 0.1
+"""Of a call that TVM is timed with."""
 
 
 def native_runtime(subject: Subject) -> Ready:

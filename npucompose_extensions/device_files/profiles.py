@@ -121,8 +121,8 @@ def _row(line: int, row: Mapping[str, str]) -> KernelTime | str:
 
 
 def _shapes(text: str) -> tuple[tuple[int, ...], ...] | None:
-    """`4096,512;;512` as ((4096, 512), (), (512,)): an operand without sizes is a number. None for `N/A`, and for what
-    no operand is so large as."""
+    """`4096,512;;512` as ((4096, 512), (), (512,)): an operand without sizes is a number. None for `N/A`, and for an
+    operand of more than MOST_ELEMENTS."""
     found: list[tuple[int, ...]] = []
     for part in text.replace('"', "").split(";") if text.strip('" ') else ():
         if part.strip() and not _SIZES.fullmatch(part.strip()):

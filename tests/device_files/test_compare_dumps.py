@@ -199,24 +199,25 @@ def test_statistics_alone_find_a_difference_and_prove_no_equality(
     assert "Mean is" in page
 
 
-def test_a_statistic_that_no_tensor_has_is_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    folder = msprobe(tmp_path / "e", step(), tensors=False)
+def with_largest(folder: Path, largest: float) -> Path:
+    """Statistics alone, whose every result has this maximum."""
+    msprobe(folder, step(), tensors=False)
     data = json.loads((folder / "dump.json").read_text())
     for call in data["data"].values():
-        call["output"][0]["Max"] = 10**400
+        call["output"][0]["Max"] = largest
     (folder / "dump.json").write_text(json.dumps(data))
+    return folder
+
+
+def test_a_statistic_that_no_tensor_has_is_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = with_largest(tmp_path / "e", 10**400)
     status, page = compared(capsys, folder, folder)
     assert (status, "3 statistics agree" in page) == (0, True)
 
 
 def test_statistics_may_differ_within_the_contract_and_by_no_finite_number(tmp_path: Path) -> None:
     def dump(name: str, largest: float) -> Tensors:
-        folder = msprobe(tmp_path / name, step(), tensors=False)
-        data = json.loads((folder / "dump.json").read_text())
-        for call in data["data"].values():
-            call["output"][0]["Max"] = largest
-        (folder / "dump.json").write_text(json.dumps(data))
-        found = read(folder).tensors
+        found = read(with_largest(tmp_path / name, largest)).tensors
         assert found is not None
         return found
 

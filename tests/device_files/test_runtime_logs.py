@@ -124,20 +124,21 @@ def test_what_no_line_decides_keeps_every_rule() -> None:
     assert len(found.among) == len(found.forbids) > 3
 
 
+OF_A_THREAD = "Exception in thread Thread-14 (_update):\nTraceback (most recent call last):\nKeyError: 'x'\n"
+
+
 def test_another_threads_copy_and_a_communicators_stream_are_seen_in_the_log() -> None:
     thread = "Exception in thread Thread-14 (_update):\n" + traceback(107030, "update(self.bias)")
     assert [found.rule for found in errors(thread)] == ["other_thread"]
     chained = "During handling of the above exception, another exception occurred:\n\n"
-    first = "Exception in thread Thread-14 (_update):\nTraceback (most recent call last):\nKeyError: 'x'\n"
-    both = first + chained + traceback(107030, "update(self.bias)")
+    both = OF_A_THREAD + chained + traceback(107030, "update(self.bias)")
     assert [found.rule for found in errors(both)] == ["other_thread"]
     (joined,) = errors("frame #12: /usr/lib/libhccl.so\n" + plog(107025, CODES[0][1]))
     assert (joined.rule, joined.standing) == ("unjoined_collective", "derived")
 
 
 def test_an_error_after_another_threads_is_not_that_threads() -> None:
-    earlier = "Exception in thread Thread-14 (_update):\nTraceback (most recent call last):\nKeyError: 'x'\n"
-    (found,) = errors(earlier + traceback(107030, "update(self.bias)"))
+    (found,) = errors(OF_A_THREAD + traceback(107030, "update(self.bias)"))
     assert found.rule != "other_thread"
     assert errors(traceback(107030, "update(self.bias)")) == (attrs.evolve(found, line=found.line - 3),)
 

@@ -273,12 +273,18 @@ def test_an_equivalent_mutant_has_a_reason(tmp_path: Path):
         equivalents(path)
 
 
-def test_a_result_file_is_gone_on_with_while_the_source_stays(tmp_path: Path):
-    (tmp_path / "src/npucompose").mkdir(parents=True)
-    (tmp_path / "src/npucompose/a.py").write_text(SOURCE)
-    path, mutation = tmp_path / "results.json", mutant("x == 5", "x == 4")
+def one_caught(folder: Path) -> tuple[Path, Mutation, Results]:
+    """A result file to be, the mutant of the only source, and its verdict."""
+    (folder / "src/npucompose").mkdir(parents=True)
+    (folder / "src/npucompose/a.py").write_text(SOURCE)
+    path, mutation = folder / "results.json", mutant("x == 5", "x == 4")
     found = Results.begun(path, 7, afresh=False)
-    found.note(tmp_path, mutation, {"verdict": "caught", "by": "t", "seconds": 1.0}, "state")
+    found.note(folder, mutation, {"verdict": "caught", "by": "t", "seconds": 1.0}, "state")
+    return path, mutation, found
+
+
+def test_a_result_file_is_gone_on_with_while_the_source_stays(tmp_path: Path):
+    path, mutation, found = one_caught(tmp_path)
     found.note(tmp_path, mutation, {"verdict": "caught", "by": "t", "words": f"in {tmp_path}", "seconds": 1.0}, "state")
     found.write({"the front": [mutation]}, {})
     assert str(tmp_path) not in path.read_text(), "what a test said names places of this machine"
@@ -298,11 +304,7 @@ def test_a_result_file_is_gone_on_with_while_the_source_stays(tmp_path: Path):
 
 
 def test_what_is_known_of_other_packages_stays_in_the_file(tmp_path: Path):
-    (tmp_path / "src/npucompose").mkdir(parents=True)
-    (tmp_path / "src/npucompose/a.py").write_text(SOURCE)
-    path, mutation = tmp_path / "results.json", mutant("x == 5", "x == 4")
-    found = Results.begun(path, 7, afresh=False)
-    found.note(tmp_path, mutation, {"verdict": "caught", "by": "t", "seconds": 1.0}, "state")
+    path, mutation, found = one_caught(tmp_path)
     found.write({"the front": [mutation]}, {})
     Results.begun(path, 7, afresh=False).write({"streams": []}, {})
     assert list(Results.begun(path, 7, afresh=False).entries) == [mutation.key]

@@ -158,9 +158,8 @@ def _own(recipe: Recipe, refusal: str | None, most: int) -> Iterator[OptionOutco
         name, reason = setting.option, setting.why_not or _no_meaning(setting)
         line = lines.get(name)
         asked = setting.value if line is None else line.requested
-        one = OptionOutcome(option=name, asked=asked, acts=setting.value, why=reason)
-        if reason is not None:
-            one = evolve(one, acts=None if line is None else line.effective)
+        in_vain = None if line is None else line.effective
+        one = OptionOutcome(option=name, asked=asked, acts=setting.value if reason is None else in_vain, why=reason)
         if name == GENERAL and recipe.others != setting.value:
             mode = recipe.checked.experiment.mode.name
             one = evolve(one, acts=recipe.others, why=f"mode={mode} has the kernels of eager, for any number of tokens")
