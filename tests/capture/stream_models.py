@@ -335,6 +335,14 @@ class CollectivesInOrder(nn.Module):
         return out + x
 
 
+@legal("sync_copy")
+class CopiesFromAnotherDevice(nn.Module):
+    """Which there is none of: the one that is simulated is npu:0."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x if x.device.index in (None, torch.npu.current_device()) else x.cpu().npu()
+
+
 @legal("nested_capture")
 class AsksWhetherItIsCaptured(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:

@@ -72,6 +72,12 @@ def test_a_search_that_takes_the_smallest_first_is_found_out() -> None:
     assert largest_set(costs, (4.0,)) == (2, 4, 8)
 
 
+def test_of_sizes_at_two_prices_a_dear_one_gives_way_to_cheap_ones() -> None:
+    """Taken by size until one does not fit, 64 would stay alone."""
+    costs: dict[int, Amounts] = {1: (2.0,), 8: (2.0,), 32: (5.0,), 64: (2.0,)}
+    assert largest_set(costs, (6.0,)) == (1, 8, 64)
+
+
 def test_the_public_observation_lies_in_the_interval(golden: Callable[[str, str], None]) -> None:
     found = capture_budget(QWEN3_235B)
     assert found.possible == (1, 88, 192, 304, 408, 512)

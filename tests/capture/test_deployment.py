@@ -85,3 +85,12 @@ def test_bytes_kernels_and_graphs_with_sizes_of_their_own_are_read(tmp_path: Pat
     assert found.nbytes == {1: Interval(2**20, 2**20), 8: Interval(2**21, 2**21)}
     assert [graph.tasks for graph in found.graphs] == [Interval(10, 20), Interval(7, 7)]
     assert [graph.sizes for graph in found.graphs] == [None, (4,)]
+
+
+def test_a_server_has_at_most_a_hundred_thousand_layers(tmp_path: Path) -> None:
+    path = tmp_path / "d.yaml"
+    path.write_text("soc: a2\nsizes: [1]\ngraphs: {main: {layers: 100000}}\n")
+    assert [graph.layers for graph in read_deployment(path).graphs] == [100_000]
+    path.write_text("soc: a2\nsizes: [1]\ngraphs: {main: {layers: 100001}}\n")
+    with pytest.raises(ConfigError, match="100001"):
+        read_deployment(path)

@@ -26,6 +26,16 @@ def written(folder: Path, text: str) -> Path:
     return file
 
 
+def test_the_first_32_places_at_which_something_goes_wrong_are_kept(tmp_path: Path) -> None:
+    readers = (f"run k{name} on side reads x" for name in range(33))
+    steps = json.dumps(["run k on main writes x", *readers])
+    file = written(tmp_path, f"streams: [main, side]\nthreads: {{host: {{steps: {steps}}}}}\n")
+    verdict = check(read_protocol(file))
+    assert verdict.complete
+    read = {finding.trace[-1].text for finding in verdict.findings}
+    assert len(verdict.findings) == len(read) == 32
+
+
 @pytest.mark.parametrize(
     "text",
     [
