@@ -66,8 +66,8 @@ def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[
     torch._dynamo.reset()
 
 
-def printed(explanation: CaptureExplanation) -> str:
-    console = Console(file=io.StringIO(), width=120, force_terminal=False)
+def printed(explanation: CaptureExplanation, columns: int = 120) -> str:
+    console = Console(file=io.StringIO(), width=columns, force_terminal=False)
     page.render(evolve(explanation, trace_s=0.0, judge_s=0.0), console)
     assert isinstance(console.file, io.StringIO)
     return "\n".join(line.rstrip() for line in console.file.getvalue().splitlines()) + "\n"
@@ -76,13 +76,31 @@ def printed(explanation: CaptureExplanation) -> str:
 def test_the_page_has_the_verdict_first_and_each_finding_with_line_code_and_fix(
     asked: Callable[..., CaptureExplanation], golden: Callable[[str, str], None]
 ) -> None:
-    golden("capture/block.txt", printed(asked("block")))
+    explanation = asked("block")
+    golden("capture/block.txt", printed(explanation))
+    narrow = printed(explanation, 26)
+    assert all(label in narrow for label in ("  verdict", "  under", "107027", "no code"))
 
 
 def test_a_model_that_is_captured_says_so_and_what_that_takes(
     asked: Callable[..., CaptureExplanation], golden: Callable[[str, str], None]
 ) -> None:
     golden("capture/plain.txt", printed(asked("plain")))
+
+
+def test_sizes_that_fit_are_named_for_certain_and_at_best(asked: Callable[..., CaptureExplanation]) -> None:
+    facts = asked("plain", "extensions.vllm.sizes=[1,8,64]").capture
+    assert facts.budget is not None
+
+    def fit(certain: tuple[int, ...], possible: tuple[int, ...]) -> str:
+        assert facts.budget is not None
+        shown = evolve(facts, budget=evolve(facts.budget, certain=certain, possible=possible))
+        return dict(page.budget_lines(shown))["fit"]
+
+    assert fit((1, 8, 64), (1, 8, 64)) == "all, whatever is unknown"
+    assert fit((64,), (1, 64)) == "for certain 64; at best 1, 64; of 3"
+    assert fit((), (64,)) == "for certain none; at best 64; of 3"
+    assert fit((), ()) == "for certain none; at best none; of 3"
 
 
 def test_between_captures_a_read_by_the_host_is_legal(asked: Callable[..., CaptureExplanation]) -> None:
