@@ -17,7 +17,7 @@ from npucompose.schema.streams import Streams
 from npucompose.streams import apply, decision_of, plan
 from npucompose.streams.cost import ResultSizes
 from npucompose.streams.link import on_link
-from npucompose.streams.problem import Problem
+from npucompose.streams.problem import Problem, schedule
 from npucompose.streams.simulate import Simulation, Work, simulate
 from npucompose.vendor.devices import ATLAS_A2, DeviceModel, cpu
 from tests.collectives.ranks import on_both, program, two_ranks
@@ -150,6 +150,22 @@ def test_what_needs_nobody_runs_while_the_link_works() -> None:
     assert dict(zip(timeline.nodes, timeline.streams, strict=True))["all_reduce_default"] == "link"
     assert decision.prediction.gain > 0.1
     assert 0 < decision.prediction.busy["link"] < 1
+
+
+def test_kernels_take_threads_of_their_own_only_where_all_are_on_one_stream() -> None:
+    can = attrs.evolve(CAN, device_model=attrs.evolve(cpu(2), fork_us=0.0))
+    problem = Problem.from_graph(tensor_parallel(256).graph, Streams(cost="roofline"), can)
+    number = len(problem.kernels)
+
+    def alone(streams: list[int]) -> list[float]:
+        found = schedule(problem, streams, range(number)).simulation
+        return [end - start for start, end in zip(found.start, found.end, strict=True)]
+
+    by_stream, in_a_row = ([item.us for item in work] for work in (problem.work, problem.work_in_a_row))
+    mm = [kernel.name for kernel in problem.kernels].index("mm_default_1")
+    assert by_stream[mm] > in_a_row[mm]
+    assert alone([0] * number)[mm] == pytest.approx(in_a_row[mm])
+    assert alone([int(at == mm) for at in range(number)])[mm] == pytest.approx(by_stream[mm])
 
 
 def test_times_that_all_ranks_would_have_to_measure_together_are_not_measured() -> None:
