@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import inf
+
 import attrs
 import pytest
 from hypothesis import given, settings
@@ -46,6 +48,15 @@ def test_from_any_plan_of_six_kernels_the_fastest_of_all_is_found(seed: int) -> 
     known = one_stream(given)
     assert fastest(given, known, states=10**6).makespan == pytest.approx(of_all(given))
     assert least(given, known.makespan) == pytest.approx(of_all(given))
+
+
+@pytest.mark.parametrize("seed", [207, 244, 264])
+def test_the_fastest_of_all_is_given_with_the_fewest_events_for_its_time(seed: int) -> None:
+    given = small_graph(seed, most=6).instance
+    best = fastest(given, assignment.relocated(given, [one_stream(given)], inf), inf)
+    found = assignment._fastest(given, [one_stream(given)], inf)
+    assert found.makespan == best.makespan
+    assert len(found.events) < len(best.events)
 
 
 @settings(max_examples=25, deadline=None)

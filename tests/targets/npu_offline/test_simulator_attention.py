@@ -65,6 +65,17 @@ def test_a_mask_says_what_is_hidden_there_and_is_computed_more_precisely(asked_o
     assert [named["inner_precise"] for named in (first, one_token, causal)] == [2, 0, 0]
 
 
+def test_heads_of_queries_that_share_keys_are_fused_and_keys_that_share_queries_are_not(
+    asked_of_npu: list[Any],
+) -> None:
+    many, few = bnsd(heads=4), bnsd(heads=2)
+    operators.scaled_dot_product_attention(many, few, few, enable_gqa=True)
+    assert len(asked_of_npu) == 1
+    with pytest.raises(RuntimeError):
+        operators.scaled_dot_product_attention(few, many, many, enable_gqa=True)
+    assert len(asked_of_npu) == 1
+
+
 def test_the_older_operator_is_taken_where_there_is_no_newer(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.ops, "npu", SimpleNamespace(npu_fusion_attention=lambda q, *_, **__: (q + 1,)))
     q = bnsd()
