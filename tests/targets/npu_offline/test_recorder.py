@@ -93,11 +93,24 @@ def test_only_calls_of_the_group_get_new_arguments() -> None:
 def test_a_call_that_writes_runs_once_more_and_copies_nothing() -> None:
     x = torch.zeros(2)
     torch.ops.aten.add_.Tensor(x, 1)
-    RecordedCall(func=torch.ops.aten.add_.Tensor, args=(x, 1), kwargs={}, out=torch.full((2,), 9.0), stream=0).run()
-    assert x.tolist() == [2, 2]
+    other = torch.full((2,), 9.0)
+    RecordedCall(func=torch.ops.aten.add_.Tensor, args=(x, 1), kwargs={}, out=other, stream=0).run()
+    assert (x.tolist(), other.tolist()) == ([2, 2], [9, 9])
     two = RecordedCall(func=torch.ops.aten.neg.default, args=(x,), kwargs={}, out=(x, x), stream=0)
     with pytest.raises(ValueError, match="zip"):
         two.run()
+
+
+def test_what_writes_computes_and_a_view_does_not() -> None:
+    x = torch.zeros(2)
+
+    def computes(func: Any, out: torch.Tensor, *more: Any) -> bool:
+        return RecordedCall(func=func, args=(x, *more), kwargs={}, out=out, stream=0).computes
+
+    assert computes(torch.ops.aten.add_.Tensor, x, 1)
+    assert computes(torch.ops.aten.neg.default, -x)
+    assert not computes(torch.ops.aten.view.default, x.view(1, 2), [1, 2])
+    assert not computes(torch.ops.aten._unsafe_view.default, x.view(1, 2), [1, 2])
 
 
 def test_a_file_that_a_call_writes_is_computed_at_every_replay() -> None:
