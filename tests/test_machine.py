@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
 
-from npucompose.machine import THREAD_VARIABLES, cpu_quota, thread_settings
+from npucompose.machine import THREAD_VARIABLES, Attendance, cpu_quota, thread_settings
 
 
 def groups(root: Path, files: dict[str, str]) -> Path:
@@ -35,6 +36,13 @@ def test_the_tightest_limit_of_a_control_group_counts(
     file = tmp_path / "own"
     file.write_text(own + "\n")
     assert cpu_quota(groups(tmp_path / "groups", files), file) == quota
+
+
+def test_attendance_is_the_share_of_the_time_with_a_processor(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(time, "perf_counter_ns", lambda: 1_400)
+    monkeypatch.setattr(time, "process_time_ns", lambda: 250)
+    assert Attendance(wall_ns=1_000, own_ns=50).share() == 0.5
+    assert Attendance(wall_ns=1_400, own_ns=250).share() == 0.0
 
 
 def test_a_system_without_control_groups_has_no_quota(tmp_path: Path) -> None:

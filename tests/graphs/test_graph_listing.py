@@ -35,6 +35,7 @@ VALUES: list[tuple[Any, str, str]] = [
      "(f32[1]/('1',)@cpu, (b8[2]/('1',)@cpu, ))"),
     (3, "int 3", "int 3"),
     (None, "", ""),
+    (object(), "object", "object"),
 ]  # fmt: skip
 
 

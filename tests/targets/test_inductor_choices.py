@@ -139,6 +139,15 @@ def test_what_is_measured_anew_is_another_code_for_inductor(two: list[Any]):
     assert len({first, second, Winners().identity("graph_1")}) == 3
 
 
+def test_of_two_graphs_that_are_compiled_one_within_the_other_the_inner_one_asks(two: list[Any]):
+    outer, inner = Winners(), Winners(pinned={KEY: "mkl_linear"})
+    with choosing(outer, "graph_1"):
+        with choosing(inner, "graph_2"):
+            assert choices._allowed(two) == [two[1]]
+        assert (outer.asked, inner.asked) == (set(), {KEY})
+        assert choices._allowed(two) == two
+
+
 def test_other_compilations_and_who_wants_nothing_measured_are_left_alone(two: list[Any]):
     assert choices._allowed(two) == two
     timings = dict(zip(two, (1.0, 2.0, 3.0), strict=True))

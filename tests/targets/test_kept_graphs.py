@@ -8,11 +8,14 @@ import json
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
+from torch._guards import TracingContext, tracing
+from torch._subclasses import FakeTensorMode
 
 import npucompose
 from npucompose.replay.captured_graph import CapturedGraph
@@ -20,6 +23,7 @@ from npucompose.replay.operands import same_bytes
 from npucompose.results.winners import Winner
 from npucompose.targets import inductor, kept_files, kept_graphs, winners
 from npucompose.targets.kept_graphs import KeptGraph
+from npucompose.targets.restored_graph import RestoredGraph
 from npucompose.targets.winners import Winners
 from tests.replay.capturing import traced
 
@@ -220,7 +224,33 @@ def called(fast: Any, times: int = 2) -> Sequence[torch.Tensor]:
         return [fast(torch.full((8, 16), 0.5)).clone() for _ in range(times)]
 
 
-@pytest.mark.slow
+def test_a_graph_is_compiled_as_the_one_that_it_was_and_not_as_the_last(monkeypatch: pytest.MonkeyPatch):
+    """Another graph of Dynamo's has come since: its inputs are called otherwise."""
+    backend = npucompose.backend("mode=max-autotune")
+    seen: list[tuple[Any, ...]] = []
+
+    def compiling(given: Any, *_: Any) -> Any:
+        seen.append(given.sources)
+        return torch.neg
+
+    mode = FakeTensorMode()
+    with mode:
+        fake = torch.empty(2)
+    graph = torch.fx.symbolic_trace(nn.ReLU())
+    for node in graph.graph.find_nodes(op="placeholder"):
+        node.meta["example_value"] = fake
+    backend.resume(("L['mine']",), [fake])
+    with tracing(TracingContext(mode)):
+        restored = RestoredGraph(
+            backend=backend, weights=[], winners=Winners(), graph_module=graph, facts={}, files=None,
+            watch=SimpleNamespace(let_go=[]), how=dict, compiling=compiling,
+        )  # type: ignore[arg-type]  # fmt: skip
+    backend.resume(("L['other']",), [fake])
+    assert restored.full() is torch.neg
+    assert seen == [("L['mine']",)]
+    assert backend.restored == []
+
+
 def test_a_later_process_replays_what_was_kept_and_compiles_nothing(compiled: list[str]):
     model = Two()
     expected = called(in_a_new_process(model))

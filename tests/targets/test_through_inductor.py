@@ -15,6 +15,7 @@ from torch._inductor import config as inductor_config
 
 import npucompose
 from npucompose.targets import inductor, linears
+from npucompose.targets.winners import Winners
 
 FUSED = ("mode=max-autotune", "inductor.max_autotune=null", "target.measuring=never")
 """Without timing kernels: these claims are not about speed."""
@@ -136,13 +137,29 @@ def test_constants_that_nobody_uses_are_let_go(model: nn.Module, monkeypatch: py
 
     def counting(graph_module: torch.fx.GraphModule, **how: Any) -> int:
         moves.append(choose(graph_module, **how))
-        named = {node.target for node in graph_module.graph.nodes if node.op == "get_attr"}
-        assert {name for name, _ in graph_module.named_buffers()} <= named
+        constants = graph_module.graph.find_nodes(op="get_attr")
+        assert {name for name, _ in graph_module.named_buffers()} <= {node.target for node in constants}
+        assert all(node.users for node in constants)
         return moves[-1]
 
     monkeypatch.setattr(linears, "choose_linears", counting)
     compiled(model, "target.linear=onednn")
     assert moves == [2]
+
+
+def test_what_is_always_measured_anew_is_taken_from_no_cache_of_inductors(monkeypatch: pytest.MonkeyPatch):
+    asked: list[dict[str, Any]] = []
+
+    def compile_fx(graph: Any, inputs: Any, *, inner_compile: Any, config_patches: dict[str, Any]) -> Any:
+        asked.append(config_patches)
+        return graph
+
+    monkeypatch.setattr(inductor, "compile_fx", compile_fx)
+    backend, graph = npucompose.backend("mode=max-autotune"), torch.fx.symbolic_trace(nn.ReLU())
+    for measuring in ("always", "once"):
+        inductor.through_inductor(backend, graph, [torch.ones(2)], winners=Winners(measuring=measuring))
+    always, once = ([given.get(name) for name in ("fx_graph_cache", "autotune_local_cache")] for given in asked)
+    assert (always, once) == ([False, False], [None, None])
 
 
 def test_a_product_by_onednn_takes_in_what_follows_it(model: nn.Module, monkeypatch: pytest.MonkeyPatch):

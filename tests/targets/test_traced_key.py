@@ -151,7 +151,7 @@ def own_function(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
     [
         graph_of(function=own_function),
         graph_of(function=lambda x, w: x),
-        graph_of(function=torch.ops.air.generated.default),
+        graph_of(function=torch.ops.quantized.add.default),
         graph_of(weight=torch.eye(4).to_sparse()),
     ],
     ids=["a function", "a lambda", "an operator", "a layout"],
@@ -159,6 +159,18 @@ def own_function(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
 def test_what_nobody_can_name_has_no_key(backend: Backend, graph: Any):
     with pytest.raises(NoKey):
         key(backend, graph)
+
+
+def test_functions_of_one_module_are_told_apart(backend: Backend):
+    assert key(backend, graph_of(function=torch.mul)) != key(backend, graph_of(function=torch.sub))
+
+
+def test_a_module_that_is_called_has_no_key(backend: Backend):
+    root, graph = nn.Module(), fx.Graph()
+    root.inner = nn.ReLU()
+    graph.output((graph.call_module("inner", (graph.placeholder("x"),)),))
+    with pytest.raises(NoKey, match="calls the module inner"):
+        key(backend, fx.GraphModule(root, graph))
 
 
 @pytest.mark.parametrize("value", [object(), print, int, [Ellipsis, object()]], ids=lambda value: str(type(value)))
@@ -195,7 +207,7 @@ def test_a_pass_of_which_nothing_says_what_it_holds_has_no_key(backend: Backend)
     other.target = SimpleNamespace(name="cpu")  # type: ignore[assignment]
     other.pre = copy.copy(backend.pre)
     object.__setattr__(other.pre, "passes", (("odd", Odd()),))
-    with pytest.raises(NoKey, match="Odd"):
+    with pytest.raises(NoKey, match="nothing says what Odd holds"):
         traced_key.backend_text(other)
 
 

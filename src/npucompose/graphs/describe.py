@@ -197,7 +197,10 @@ def value_text(value: Any, stride: bool = False) -> str:
         return f"{text}@{value.device.type}" if stride else text
     if isinstance(value, (list, tuple)):
         return f"({', '.join(value_text(item, stride) for item in value)})"
-    return "" if value is None else f"{type(value).__name__} {value}"
+    if value is None:
+        return ""
+    kind, text = type(value).__name__, str(value)
+    return kind if " at 0x" in text else f"{kind} {text}"  # an address says nothing in another process
 
 
 def _short(dtype: torch.dtype) -> str:

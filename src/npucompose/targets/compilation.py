@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from npucompose.targets.compiled_calls import Repeated
     from npucompose.targets.foretelling import Foretelling
     from npucompose.targets.frozen_weights import FrozenWeights
+    from npucompose.targets.kept_code import KeptCode
 
 
 UNCHANGED = InductorOptions()
@@ -85,6 +86,8 @@ class Compilation:
     """Why the vendor's compiler did not take the graph."""
     winners: Mapping[str, Winner] = field(factory=dict)
     """{part: who computes it and what was measured}, of what could be computed in several ways."""
+    code: KeptCode | None = None
+    """By what a later process finds the code that Inductor made of it; None where it cannot."""
 
     def settle(self) -> None:
         """Work out now what is read off the graph: somebody else is going to change it."""

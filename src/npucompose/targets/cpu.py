@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from npucompose.schema.cost_table import CostTable
     from npucompose.targets.compilation import Backend, Compilation
     from npucompose.targets.frozen_weights import Watch
+    from npucompose.targets.kept_code import KeptCode
     from npucompose.targets.kept_graphs import KeptGraph
     from npucompose.targets.native_inductor import NativeRecorder
     from npucompose.targets.winners import Winners
@@ -310,6 +311,18 @@ class CpuTarget(Target):
         for compilation in backend.made[known:]:
             compilation.winners = winners.found
         return compiled
+
+    def restored(
+        self, backend: Backend, graph_module: fx.GraphModule, example_inputs: Sequence[Any], kept: KeptCode
+    ) -> Callable[..., Any] | None:
+        from npucompose.targets import kept_code
+
+        self.finish_build(backend.mode)
+        winners = self._winners()
+        if winners.measuring == "always":
+            return None
+        recorder = self.recorder(backend, winners) if backend.records else None
+        return kept_code.restored(kept, backend, graph_module, example_inputs, recorder, winners)
 
     def recorder(self, backend: Backend, winners: Winners, kept: KeptGraph | None = None) -> NativeRecorder:
         """What records what Inductor compiles."""

@@ -28,6 +28,7 @@ from npucompose.targets import inductor_cache, unfused
 from npucompose.targets.aot import changed_by_a_plain_wrapper
 from npucompose.targets.in_place import ScatterInPlace
 from npucompose.targets.inductor_choices import choosing
+from npucompose.targets.kept_code import KeptCode
 from npucompose.targets.weight_digest import digest_of
 
 if TYPE_CHECKING:
@@ -144,7 +145,10 @@ class _InnerCompile:
             self.watch.let_go += [self.first.forget, partial(_forget_code, PyCodeCache.modules[known:])]
         if recorder is None or subject is None:
             return compiled
-        return self.first.recorded(recorder.lowered(subject, compiled))
+        lowered = recorder.lowered(subject, compiled)
+        winner = None if self.winners is None else self.winners.found.get(subject.key)
+        given = len(self.first.backend.sources)
+        return self.first.recorded(lowered, KeptCode.of(subject, compiled, winner, inputs=len(inputs), given=given))
 
     def _freeze(self, aot: fx.GraphModule) -> None:
         _own_memory(aot)
@@ -274,10 +278,10 @@ class _PassesFirst(CustomGraphPass):
             self.backend.forget(self._of)
         self._of = None
 
-    def recorded(self, lowered: Lowered) -> Lowered:
+    def recorded(self, lowered: Lowered, code: KeptCode | None) -> Lowered:
         """What the graph of the last `rewrite` is called through."""
         if self._of is not None:
-            self._of.lowered = lowered
+            self._of.lowered, self._of.code = lowered, code
         return lowered
 
     @property

@@ -53,8 +53,8 @@ class KeptGraph:
     """The constants of Dynamo's graph."""
     graph: str = ""
     """The key under which its winner is known; what Inductor compiled."""
-    changed: list[tuple[str, int]] | None = None
-    """What AOTAutograd's wrapper raises the version of; None where it does more than that."""
+    plain: bool = False
+    """AOTAutograd's wrapper only calls the graph and raises versions of what the recording knows to be written."""
     unfrozen: tuple[int, ...] = ()
     """The weights that the graph has as inputs, in order: those that it writes to or returns."""
     digest: str | None = None
@@ -84,8 +84,7 @@ class KeptGraph:
         that stayed inputs."""
         places = {id(weight): place for place, weight in enumerate(self.weights)}
         self.graph = graph
-        if changed is not None and all(isinstance(one, int) or id(one) in places for one in changed):
-            self.changed = [("input", one) if isinstance(one, int) else ("weight", places[id(one)]) for one in changed]
+        self.plain = changed is not None and all(isinstance(one, int) or id(one) in places for one in changed)
         self.unfrozen = tuple(sorted(places[one] for one in unfrozen if one in places))
         self.digest = self._digest(self.unfrozen)
 
@@ -95,7 +94,7 @@ class KeptGraph:
         if not isinstance(recording, CapturedGraph) or recording.fixed or recording.shares_inputs:
             return
         sources = self._sources(inputs)
-        if sources is None or digest is None or self.changed is None or not self._decided() or recording.verdict:
+        if sources is None or digest is None or not self.plain or not self._decided() or recording.verdict:
             return
         try:
             plan = written(recording.plan, self.weights)
@@ -106,7 +105,6 @@ class KeptGraph:
         place = self._folder
         facts = {
             "inputs": sources,
-            "changed": self.changed,
             "signature": list(recording.signature),
             "graph": self.graph,
             "winners": {key: facts_of(one) for key, one in self.winners.found.items()},

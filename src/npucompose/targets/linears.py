@@ -156,7 +156,6 @@ def _move(graph_module: fx.GraphModule, linear: Linear, weight: torch.Tensor) ->
         )
     replacement.meta.update(node.meta)
     node.replace_all_uses_with(replacement)
-    graph.erase_node(node)
 
 
 def _forget_unused(graph_module: fx.GraphModule) -> None:

@@ -77,16 +77,12 @@ class RestoredGraph:
 
     def __call__(self, *given: Any) -> Any:
         if self._full is None:
-            outputs = self._replayed(self._named(self.facts["inputs"], given))
+            inputs = [self.weights[at] if kind == "weight" else given[at] for kind, at in self.facts["inputs"]]
+            outputs = self._replayed(inputs)
             if outputs is not None:
                 self.hits += 1
-                if self.facts["changed"]:
-                    torch.autograd.graph.increment_version(self._named(self.facts["changed"], given))
                 return outputs
         return self.full()(*given)
-
-    def _named(self, names: Sequence[tuple[str, int]], given: Sequence[Any]) -> list[Any]:
-        return [self.weights[at] if kind == "weight" else given[at] for kind, at in names]
 
     def _replayed(self, inputs: list[Any]) -> list[Any] | None:
         if gate.has_onlookers():

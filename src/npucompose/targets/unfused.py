@@ -7,7 +7,7 @@ of its own, recorded kernel by kernel, is not what the model calls. This one is 
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -15,8 +15,10 @@ from torch import fx
 from torch._dynamo.backends.common import aot_autograd
 from torch._functorch._aot_autograd.utils import make_boxed_func
 from torch._guards import TracingContext, tracing
+from torch._ops import OpOverload
 from torch.utils._python_dispatch import _disable_current_modes
 
+from npucompose.replay.executor.trial import why_only_once
 from npucompose.streams import strip
 
 if TYPE_CHECKING:
@@ -37,8 +39,12 @@ def unfused(
 ) -> fx.GraphModule:
     """The graph behind the passes, with the placeholders of `fused`; weights that are constants there are constants.
 
-    Raises Untraced. Called while `fused` is under compilation.
+    Raises Untraced, at once where nobody could compare the two by calling them. Called while `fused` is under
+    compilation.
     """
+    for operator in _operators(fused.graph):
+        if why := why_only_once(operator):
+            raise Untraced(f"cannot be called beside it: {why}")
     context = copy.copy(TracingContext.try_get())
     if context is None:
         raise Untraced("is traced by nobody: torch.compile is not at work")
@@ -57,6 +63,13 @@ def unfused(
             _make_constant(aot, node, weights[place])
     aot.recompile()
     return aot
+
+
+def _operators(graph: fx.Graph) -> Iterator[OpOverload]:
+    """That it calls, those behind `auto_functionalized` too."""
+    for node in graph.nodes:
+        if node.op == "call_function":
+            yield from (one for one in (node.target, *node.args[:1]) if isinstance(one, OpOverload))
 
 
 def _traced(backend: Backend, dynamo: fx.GraphModule, example_inputs: Sequence[Any]) -> fx.GraphModule:

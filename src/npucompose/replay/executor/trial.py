@@ -115,16 +115,21 @@ def copies_of_written(graph_module: fx.GraphModule, inputs: Sequence[Any]) -> di
     return {i: copy_of(value) for i, value in written.items()}
 
 
+def why_only_once(op: torch._ops.OpOverload) -> str:
+    """Why an operator is not called again where only its results are compared or timed; '' where it may be."""
+    traits = traits_of(op)
+    if not traits.may_be_tried:
+        return f"{op} is not torch's own"
+    if traits.draws or traits.takes_generator:
+        return f"{op} draws random numbers"
+    return f"{op} does more than it returns" if facts(op).effect else ""
+
+
 def why_untriable(plan: Plan, before: Mapping[int, torch.Tensor], overlapping: frozenset[int]) -> str:
     """Why a plan cannot be run again for a trial, from the copies `before` of what it writes; '' where it can."""
     for step in plan.steps:
-        traits = traits_of(step.op)
-        if not traits.may_be_tried:
-            return f"{step.op} is not torch's own"
-        if traits.draws or traits.takes_generator:
-            return f"{step.op} draws random numbers"
-        if facts(step.op).effect:
-            return f"{step.op} does more than it returns"
+        if why := why_only_once(step.op):
+            return why
     written = [root for root in plan.roots if root.written]
     if any(root.kind == "attribute" for root in written):
         return "the graph writes a tensor of its own"

@@ -6,8 +6,9 @@ Any number of tokens that the recipe does not name runs by vLLM's own Inductor, 
 from __future__ import annotations
 
 import copy
+import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from torch import fx
@@ -26,7 +27,7 @@ from vllm.logger import init_logger  # pyright: ignore[reportMissingImports]
 from vllm.platforms import current_platform  # pyright: ignore[reportMissingImports]
 
 from npucompose.serving.vllm.passes import RecipePassManager, say
-from npucompose.serving.vllm.pieces import Piece, Unrecorded, compiled
+from npucompose.serving.vllm.pieces import Piece, Unrecorded, compiled, restored
 from npucompose.serving.vllm.recipe import Recipe, recipe_of
 
 logger = init_logger("vllm.npucompose")
@@ -82,17 +83,22 @@ class RecipeCompiler(CompilerInterface):
             return self._saying(called), handle
         assert self.recipe is not None
         piece = self._piece(graph, example_inputs, compiler_config)
-        return piece, (key, self.recipe.key) if key is not None else None
+        said = compiler_config[current_platform.pass_key].said()
+        return piece, None if key is None else (key, json.dumps({"code": piece.code, "said": said}))
 
     def load(
         self, handle: Any, graph: fx.GraphModule, example_inputs: list[Any], graph_index: int, compile_range: Any
     ) -> Callable[..., Any]:
-        """What `compile` made in an earlier process: the passes run again, and Inductor's code is the one of then.
+        """What `compile` made in an earlier process: of what Inductor compiled the code; else, and where that is gone,
+        the passes run again.
 
         vLLM's cache folder is that of this recipe and of these sources, so that no other handle comes.
         """
         if self._is_own(compile_range):
             return self._saying(self.own.load(handle, graph, example_inputs, graph_index, compile_range))
+        known = json.loads(handle[1])
+        if known["code"] is not None and (piece := self._restored(known, graph, example_inputs)) is not None:
+            return piece
         before = counters["inductor"]["fxgraph_cache_miss"]
         with pass_context(compile_range):
             piece = self._piece(graph, example_inputs, self._settings())
@@ -100,15 +106,28 @@ class RecipeCompiler(CompilerInterface):
             logger.warning("Piece %d: %d graphs were not in Inductor's cache and are compiled.", graph_index, made)
         return piece
 
+    def _restored(self, known: Mapping[str, Any], graph: fx.GraphModule, example_inputs: list[Any]) -> Piece | None:
+        assert self.recipe is not None
+        piece = restored(self.recipe, graph, example_inputs, known["code"], self.unrecorded, self._memory)
+        if piece is not None:
+            for line in known["said"]:
+                logger.info("When it was compiled: %s", line)
+            self.pieces.append(piece)
+        return piece
+
+    @property
+    def _memory(self) -> Any:
+        """What all pieces compute in between in."""
+        return self.pieces[0].backend.common_memory if self.pieces else None
+
     def _is_own(self, compile_range: Any) -> bool:
         assert self.recipe is not None
         return self.recipe.each_size_alone and not compile_range.is_single_size()
 
     def _piece(self, graph: fx.GraphModule, example_inputs: list[Any], settings: dict[str, Any]) -> Piece:
         assert self.recipe is not None
-        memory = self.pieces[0].backend.common_memory if self.pieces else None
         manager = settings[current_platform.pass_key]
-        piece = compiled(self.recipe, graph, example_inputs, settings, manager, self.unrecorded, memory)
+        piece = compiled(self.recipe, graph, example_inputs, settings, manager, self.unrecorded, self._memory)
         for compilation in piece.backend.compilations:
             say(compilation.passes)
             if compilation.decision is not None:

@@ -23,10 +23,13 @@ from npucompose.streams import strip
 logger = init_logger("vllm.npucompose")
 
 
-def say(records: Sequence[PassRecord]) -> None:
-    """In vLLM's log: how many places each pass has changed in one piece."""
-    if records:
-        logger.info("Passes of a piece, places changed: %s.", ", ".join(f"{one.name} {one.matches}" for one in records))
+def say(records: Sequence[PassRecord]) -> str | None:
+    """In vLLM's log: how many places each pass has changed in one piece; what was said."""
+    if not records:
+        return None
+    line = f"Passes of a piece, places changed: {', '.join(f'{one.name} {one.matches}' for one in records)}."
+    logger.info("%s", line)
+    return line
 
 
 class RecipePasses(InductorPass):
@@ -36,12 +39,16 @@ class RecipePasses(InductorPass):
         self.recipe = recipe
         made = materialize(recipe.checked)
         self.pipelines = (made.pre, made.post)
+        self.said: list[str] = []
+        """Of the graphs that they have seen."""
 
     def __call__(self, graph: fx.Graph) -> None:
         graph_module = graph.owning_module
         assert graph_module is not None
         values = [node.meta.get("val") for node in graph.find_nodes(op="placeholder")]
-        say([record for pipeline in self.pipelines for record in pipeline(graph_module, values)])
+        line = say([record for pipeline in self.pipelines for record in pipeline(graph_module, values)])
+        if line is not None:
+            self.said.append(line)
         strip(graph)
 
     def uuid(self) -> str:
@@ -81,6 +88,14 @@ class RecipePassManager(PostGradPassManager):
         recipe = recipe_of(config.additional_config)
         if recipe is not None and recipe.checked.passes:
             self.fix_functionalization = BeforeTheLast(RecipePasses(recipe), self.fix_functionalization)
+
+    def said(self) -> list[str]:
+        """What the recipe's passes have said of the graphs so far, and then forgotten."""
+        last = self.fix_functionalization
+        if not isinstance(last, BeforeTheLast):
+            return []
+        found, last.passes.said = last.passes.said, []
+        return found
 
     def lower(self, graph: fx.Graph) -> None:
         """What vLLM's own passes make of a graph, its operators in place again, for who records it as it is.

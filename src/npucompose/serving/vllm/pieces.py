@@ -24,8 +24,10 @@ from npucompose.replay.front.graph_cache import GraphCache
 from npucompose.replay.interface import Admission, is_watched, watchers
 from npucompose.replay.memory.forecast import PlannedRecording, held_bytes
 from npucompose.serving.vllm.recipe import Recipe
+from npucompose.table.structure import facts_of, of_facts
 from npucompose.targets.compilation import Backend
 from npucompose.targets.foretelling import recording_of
+from npucompose.targets.kept_code import KeptCode
 
 
 class Lowering(Protocol):
@@ -138,6 +140,12 @@ class Piece:
             self.unrecorded.refused(tokens, str(error))
         return results[0]
 
+    @property
+    def code(self) -> Mapping[str, Any] | None:
+        """By what `restored` finds the code of this piece in a later process, in plain values; None where it cannot."""
+        found = [compilation.code for compilation in self.backend.compilations]
+        return facts_of(found[0]) if len(found) == 1 and found[0] is not None else None
+
     def recordings(self) -> Sequence[Mapping[str, Any]]:
         """The facts of its recordings: `seconds`, `kernels`, `pool_bytes`, …"""
         return self.backend.target.recordings(self.backend)
@@ -159,9 +167,7 @@ def compiled(
     from torch._guards import TracingContext, tracing
     from torch._inductor import config as inductor_config
 
-    backend = materialize(recipe.checked).backend
-    if memory is not None:
-        backend.common_memory = memory
+    backend = _backend(recipe, memory)
     if backend.target.support(backend.mode).fuses:
         backend.pre = backend.post = PassPipeline(passes=(), can=backend.pre.can)  # the manager runs them
     else:
@@ -170,6 +176,36 @@ def compiled(
     mode = next(x.fake_mode for x in example_inputs if isinstance(x, torch._subclasses.FakeTensor))
     with tracing(TracingContext(mode)), inductor_config.patch(dict(settings)):
         called = backend(owned, list(example_inputs))
+    return _piece(recipe, graph, called, backend, unrecorded)
+
+
+def restored(
+    recipe: Recipe,
+    graph: fx.GraphModule,
+    example_inputs: Sequence[Any],
+    code: Mapping[str, Any],
+    unrecorded: Unrecorded,
+    memory: Any = None,
+) -> Piece | None:
+    """The piece `graph` as an earlier process compiled it (`Piece.code`); None where its code is not to be had."""
+    kept = of_facts(KeptCode, code, where="code")
+    backend = _backend(recipe, memory)
+    called = backend.target.restored(backend, graph, example_inputs, kept)
+    if called is None:
+        return None
+    return _piece(recipe, graph, called, backend, unrecorded)
+
+
+def _backend(recipe: Recipe, memory: Any) -> Backend:
+    backend = materialize(recipe.checked).backend
+    if memory is not None:
+        backend.common_memory = memory
+    return backend
+
+
+def _piece(
+    recipe: Recipe, graph: fx.GraphModule, called: Callable[..., Any], backend: Backend, unrecorded: Unrecorded
+) -> Piece:
     for compilation in backend.compilations:
         if isinstance(compilation.lowered, GraphCache):
             compilation.lowered.admission = OnlyWatched()

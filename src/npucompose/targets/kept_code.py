@@ -1,0 +1,149 @@
+"""Code that Inductor made of a graph in an earlier process, found again by its key: no pass runs, and neither
+AOTAutograd nor Inductor is asked.
+
+For who keeps facts of each graph that was compiled and hands them to a later process, as an engine does for the pieces
+of a model. Whoever does answers for graph, passes and settings being the same; the code lies in Inductor's cache.
+
+Knows how that cache is asked (torch/_inductor/codecache.py, FxGraphCache), as torch's cache of AOTAutograd does
+(torch/_functorch/_aot_autograd/aot_autograd_result.py, FxGraphCacheLoadable; torch 2.13).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from attrs import frozen
+from torch._guards import TracingContext, tracing
+from torch._inductor.codecache import FxGraphCache
+from torch._inductor.output_code import CompiledFxGraphConstants
+from torch._inductor.utils import BoxedBool
+
+from npucompose.graphs import Snapshot
+from npucompose.replay.front.contest import FUSED, UNFUSED
+from npucompose.results.winners import Winner
+from npucompose.targets import inductor_cache
+from npucompose.targets.compilation import Compilation
+from npucompose.targets.unfused import Untraced
+
+if TYPE_CHECKING:
+    from torch import fx
+
+    from npucompose.targets.compilation import Backend
+    from npucompose.targets.inductor import Recorder, Subject
+    from npucompose.targets.winners import Winners
+
+
+@frozen(kw_only=True)
+class KeptCode:
+    """One graph of Dynamo's without frozen weights, around which AOTAutograd does nothing of its own; plain values."""
+
+    key: str
+    """In Inductor's cache."""
+    guards: str
+    """Under which the cache has it: an expression of its symbols."""
+    graph: str
+    """The key under which its winner is known."""
+    uncontested: str
+    """Why nothing but this code could be called; empty where something else could, and somebody has measured."""
+    fixed: tuple[int, ...]
+    """The inputs whose address does not change."""
+    changed: tuple[int, ...]
+    """The inputs whose version AOTAutograd's wrapper raises after each call."""
+
+    @classmethod
+    def of(cls, subject: Subject, compiled: Any, winner: Winner | None, *, inputs: int, given: int) -> KeptCode | None:
+        """What Inductor `compiled` of a graph with so many inputs, of Dynamo's that is `given` so many; None for what
+        cannot be called without AOTAutograd, or is not in Inductor's cache. `winner` says who computes it, as far as
+        that is known."""
+        key, changed = getattr(compiled, "_fx_graph_cache_key", None), subject.changed
+        if key is None or changed is None or subject.watch is not None or inputs != given:
+            return None
+        numbers = tuple(one for one in changed if isinstance(one, int))
+        if len(numbers) != len(changed):
+            return None
+        return cls(
+            key=key,
+            guards=compiled.guards_expr or "",
+            graph=subject.key,
+            uncontested=winner.why if winner is not None and winner.by == "default" else "",
+            fixed=tuple(sorted(subject.fixed)),
+            changed=numbers,
+        )
+
+
+def restored(
+    kept: KeptCode,
+    backend: Backend,
+    graph_module: fx.GraphModule,
+    example_inputs: Sequence[Any],
+    recorder: Recorder | None,
+    winners: Winners,
+) -> Callable[..., Any] | None:
+    """What is called in the place of the graph; None where the code is not there, or another would be chosen now."""
+    from npucompose.targets.inductor import Subject
+
+    if recorder is not None and not _still_wins(kept, winners):
+        return None
+    called = compiled = _found(kept, example_inputs)
+    if compiled is None:
+        return None
+    for product, winner in winners.products(kept.graph).items():
+        winners.compiled(product, winner)
+    if recorder is not None:
+        subject = Subject(
+            key=kept.graph, fixed=frozenset(kept.fixed), watch=None, changed=kept.changed, unfused=_not_at_hand
+        )
+        called = recorder.lowered(subject, compiled)
+    before = Snapshot.from_graph(graph_module.graph)
+    backend.made.append(
+        Compilation(
+            id="graph_0", before=before, after=before, graph_module=graph_module, lowered=called, winners=winners.found,
+            code=kept,
+        )
+    )  # fmt: skip
+
+    def call(*inputs: Any) -> Any:
+        outputs = called(list(inputs))
+        if kept.changed:
+            torch.autograd.graph.increment_version([inputs[at] for at in kept.changed])
+        return outputs
+
+    return call
+
+
+def _still_wins(kept: KeptCode, winners: Winners) -> bool:
+    """Whether this code would be chosen now."""
+    known = winners.known(kept.graph, (FUSED, UNFUSED))
+    if known is None and kept.uncontested:
+        known = winners.keep(Winner(key=kept.graph, winner=FUSED, by="default", why=kept.uncontested))
+    return known is not None and known.winner == FUSED
+
+
+def _found(kept: KeptCode, example_inputs: Sequence[Any]) -> Any:
+    """Loaded for inputs with these symbols; None where Inductor's cache has it no more."""
+    fakes = [value for value in example_inputs if isinstance(value, torch._subclasses.FakeTensor)]
+    if not fakes:
+        return None
+    constants = CompiledFxGraphConstants()
+    with tracing(TracingContext(fakes[0].fake_mode)), inductor_cache.quick(keyed=False):
+        compiled, _ = FxGraphCache.load_with_key(
+            kept.key,
+            [],
+            list(example_inputs),
+            local=True,
+            remote_cache=None,
+            is_backward=False,
+            constants=constants,
+            evaluate_guards=lambda guards, _: guards == kept.guards,
+        )
+        if compiled is not None:
+            compiled.post_compile(
+                list(example_inputs), constants, {"cudagraphs": BoxedBool(False), "is_backward": False}
+            )
+    return compiled
+
+
+def _not_at_hand() -> fx.GraphModule:
+    raise Untraced("is not at hand: only its code was kept")

@@ -1,0 +1,176 @@
+"""A piece whose code an earlier process compiled is loaded: nothing is traced or compiled, and it does the same."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch._dynamo.utils import counters
+from torch._inductor import config as inductor_config
+
+from npucompose.errors import ConfigError
+from npucompose.replay.front.contest import FUSED, UNFUSED
+from npucompose.replay.front.generated_cache import GeneratedCache
+from npucompose.results.winners import Winner
+from npucompose.serving.vllm.pieces import Piece, Unrecorded, compiled, restored
+from npucompose.serving.vllm.recipe import Recipe, read
+from npucompose.targets import aot, inductor
+from npucompose.targets.winners import Winners
+from tests.serving.test_pieces import Caught, Untouched
+
+RECIPE = """\
+# @package _global_
+# fused
+defaults:
+  - override /mode: max-autotune
+  - override /shapes: auto
+inductor: {max_autotune: false, cpp_wrapper: false}
+target: {measuring: never}
+extensions:
+  vllm: {sizes: [2, 4]}
+"""
+pytestmark = pytest.mark.usefixtures("inductors_cache_of_its_own")
+
+
+@pytest.fixture
+def inductors_cache_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "inductor"))
+
+
+class Residual(nn.Module):
+    """Writes its input, as a piece writes into the cache of keys."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(4, 4), nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        made = torch.relu(self.first(x))
+        x.add_(1)
+        return self.second(made), made.sum(0)
+
+
+@pytest.fixture
+def caught() -> Caught:
+    torch.manual_seed(0)
+    return Caught(Residual().requires_grad_(False), 5)
+
+
+@pytest.fixture
+def recipe(tmp_path: Path) -> Recipe:
+    return recipe_of(tmp_path)
+
+
+def recipe_of(folder: Path, *changed: tuple[str, str]) -> Recipe:
+    text = RECIPE
+    for old, new in changed:
+        text = text.replace(old, new)
+    place = folder / f"recipe{len(changed)}{abs(hash(changed))}.yaml"
+    place.write_text(text)
+    return read(str(place))
+
+
+def compiled_anew(recipe: Recipe, caught: Caught) -> Piece:
+    unrecorded = Unrecorded(recipe.sizes, recipe.others, lambda _: None)
+    with torch.no_grad(), inductor_config.patch(fx_graph_cache=True):
+        return compiled(recipe, caught.graph, caught.inputs, {}, Untouched(), unrecorded)
+
+
+def loaded(recipe: Recipe, caught: Caught, code: Mapping[str, Any]) -> Piece | None:
+    """Of facts that have been text in between."""
+    unrecorded = Unrecorded(recipe.sizes, recipe.others, lambda _: None)
+    return restored(recipe, caught.graph, caught.inputs, json.loads(json.dumps(code)), unrecorded)
+
+
+def kept(recipe: Recipe, caught: Caught) -> Mapping[str, Any]:
+    code = compiled_anew(recipe, caught).code
+    assert code is not None
+    return code
+
+
+def test_what_is_loaded_does_what_was_compiled_and_nobody_traces_or_compiles(
+    recipe: Recipe, caught: Caught, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = compiled_anew(recipe, caught)
+    assert first.code is not None
+    monkeypatch.setattr(inductor, "compile_fx", None)
+    monkeypatch.setattr(aot, "aot_autograd", None)
+    before = counters["inductor"]["fxgraph_cache_miss"]
+    second = loaded(recipe, caught, first.code)
+    assert second is not None
+    assert counters["inductor"]["fxgraph_cache_miss"] == before
+    with torch.no_grad():
+        for rows in (2, 4, 3, 2, 4, 7):
+            x = torch.rand(rows, 4)
+            given, other = x.clone(), x.clone()
+            versions = given._version
+            results = second(*caught.args(given))
+            assert all(map(torch.equal, results, first(*caught.args(other))))
+            assert torch.equal(given, x + 1)
+            assert given._version > versions, "who has looked at the tensor before sees that it was written"
+    assert len(second.recordings()) == 2
+    assert second.code == first.code
+
+
+def test_an_engine_is_told_of_its_graph_as_of_one_that_was_compiled(recipe: Recipe, caught: Caught) -> None:
+    found = loaded(recipe, caught, kept(recipe, caught))
+    assert found is not None
+    (compilation,) = found.backend.compilations
+    assert isinstance(compilation.lowered, GeneratedCache)
+    assert compilation.lowered.partition().outside == ()
+    assert compilation.winners[kept(recipe, caught)["graph"]].winner == FUSED
+
+
+def test_code_that_is_gone_or_was_kept_under_other_guards_is_compiled_anew(recipe: Recipe, caught: Caught) -> None:
+    code = kept(recipe, caught)
+    assert loaded(recipe, caught, code) is not None
+    assert loaded(recipe, caught, {**code, "guards": "L['t0'] == 3"}) is None
+    assert loaded(recipe, caught, {**code, "key": "f" + "a" * 51}) is None
+    with pytest.raises(ConfigError, match="'fixed' must be a list"):
+        loaded(recipe, caught, {**code, "fixed": "all"})
+
+
+def test_what_would_be_measured_anew_or_is_known_to_lose_is_not_loaded(
+    recipe: Recipe, caught: Caught, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code = {**kept(recipe, caught), "uncontested": ""}
+    once, always = (
+        recipe_of(tmp_path, ("never", f"{value}"), ("fused\n", f"fused {value}\n")) for value in ("once", "always")
+    )
+    monkeypatch.setattr(Winners, "known", lambda *_: None)
+    assert loaded(once, caught, code) is None, "nobody has measured yet"
+    assert loaded(once, caught, {**code, "uncontested": "unfused, it is no graph"}) is not None
+    for winner, there in ((FUSED, True), (UNFUSED, False)):
+        monkeypatch.setattr(Winners, "known", lambda _, key, __, w=winner: Winner(key=key, winner=w, by="remembered"))
+        assert (loaded(once, caught, code) is not None) == there
+    assert loaded(always, caught, code) is None
+
+
+def test_a_graph_that_no_code_is_kept_of_has_none(tmp_path: Path) -> None:
+    """In a mode that compiles no code."""
+    nothing = ("inductor: {max_autotune: false, cpp_wrapper: false}\ntarget: {measuring: never}\n", "")
+    recorded = recipe_of(tmp_path, ("max-autotune", "reduce-overhead"), nothing)
+    caught = Caught(Residual().requires_grad_(False), 5)
+    assert compiled_anew(recorded, caught).code is None
+
+
+def test_a_torch_operator_of_somebody_else_is_why_nothing_is_measured(tmp_path: Path) -> None:
+    with torch.library._scoped_library("kept_pieces", "DEF") as library:
+        library.define("twice(Tensor x) -> Tensor")
+        library.impl("twice", lambda x: x * 2, "CompositeExplicitAutograd")
+
+        class Foreign(nn.Module):
+            def forward(self, x: torch.Tensor) -> tuple[torch.Tensor]:
+                return (torch.ops.kept_pieces.twice(x) + 1,)
+
+        once = recipe_of(tmp_path, ("never", "once"))
+        code = kept(once, Caught(Foreign(), 5))
+        assert (
+            code["uncontested"]
+            == "unfused, it cannot be called beside it: kept_pieces.twice.default is not torch's own"
+        )
