@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -133,6 +134,23 @@ def test_code_that_is_gone_or_was_kept_under_other_guards_is_compiled_anew(recip
     assert loaded(recipe, caught, {**code, "key": "f" + "a" * 51}) is None
     with pytest.raises(ConfigError, match="'fixed' must be a list"):
         loaded(recipe, caught, {**code, "fixed": "all"})
+
+
+@pytest.mark.parametrize("change", ["threads", "environment", "deterministic"])
+def test_code_that_was_made_for_another_state_of_torch_is_not_loaded(
+    change: str, recipe: Recipe, caught: Caught, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code = kept(recipe, caught)
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", os.environ["TORCHINDUCTOR_CACHE_DIR"])
+    match change:
+        case "threads":
+            monkeypatch.setattr(torch, "get_num_threads", lambda: 77)
+        case "environment":
+            monkeypatch.setenv("TORCHINDUCTOR_CPP_SIMDLEN", "256")
+        case _:
+            monkeypatch.setattr(torch, "are_deterministic_algorithms_enabled", lambda: True)
+    assert loaded(recipe, caught, code) is None
+    monkeypatch.undo()
 
 
 def test_what_would_be_measured_anew_or_is_known_to_lose_is_not_loaded(

@@ -10,6 +10,8 @@ Knows how that cache is asked (torch/_inductor/codecache.py, FxGraphCache), as t
 
 from __future__ import annotations
 
+import hashlib
+import os
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +27,7 @@ from npucompose.replay.front.contest import FUSED, UNFUSED
 from npucompose.results.winners import Winner
 from npucompose.targets import inductor_cache
 from npucompose.targets.compilation import Compilation
+from npucompose.targets.traced_key import state_text
 from npucompose.targets.unfused import Untraced
 
 if TYPE_CHECKING:
@@ -33,6 +36,10 @@ if TYPE_CHECKING:
     from npucompose.targets.compilation import Backend
     from npucompose.targets.inductor import Recorder, Subject
     from npucompose.targets.winners import Winners
+
+
+SETTINGS, PLACE = "TORCHINDUCTOR_", "TORCHINDUCTOR_CACHE_DIR"
+"""How the names of variables begin that set an option of Inductor's; the one that says nothing of the code."""
 
 
 @frozen(kw_only=True)
@@ -47,6 +54,8 @@ class KeptCode:
     """The key under which its winner is known."""
     uncontested: str
     """Why nothing but this code could be called; empty where something else could, and somebody has measured."""
+    state: str
+    """A digest of the threads and of what else of torch's state decides which code is made."""
     fixed: tuple[int, ...]
     """The inputs whose address does not change."""
     changed: tuple[int, ...]
@@ -68,6 +77,7 @@ class KeptCode:
             guards=compiled.guards_expr or "",
             graph=subject.key,
             uncontested=winner.why if winner is not None and winner.by == "default" else "",
+            state=_state(),
             fixed=tuple(sorted(subject.fixed)),
             changed=numbers,
         )
@@ -84,7 +94,7 @@ def restored(
     """What is called in the place of the graph; None where the code is not there, or another would be chosen now."""
     from npucompose.targets.inductor import Subject
 
-    if recorder is not None and not _still_wins(kept, winners):
+    if kept.state != _state() or (recorder is not None and not _still_wins(kept, winners)):
         return None
     called = compiled = _found(kept, example_inputs)
     if compiled is None:
@@ -113,8 +123,15 @@ def restored(
     return call
 
 
+def _state() -> str:
+    """Of this process. The key in Inductor's cache holds it too (codecache.py, FxGraphHashDetails), and nobody makes
+    that key anew; Inductor's settings as they were when it was imported may come from the environment."""
+    settings = sorted((name, value) for name, value in os.environ.items() if name.startswith(SETTINGS))
+    return hashlib.sha256(repr((state_text(), [one for one in settings if one[0] != PLACE])).encode()).hexdigest()[:16]
+
+
 def _still_wins(kept: KeptCode, winners: Winners) -> bool:
-    """Whether this code would be chosen now."""
+    """Whether this code would be chosen now, of it and the unfused graph."""
     known = winners.known(kept.graph, (FUSED, UNFUSED))
     if known is None and kept.uncontested:
         known = winners.keep(Winner(key=kept.graph, winner=FUSED, by="default", why=kept.uncontested))

@@ -171,6 +171,14 @@ def settings_text() -> Iterator[str]:
     """Of torch, in this process and on this thread."""
     if torch._C._is_any_autocast_enabled() or torch.is_grad_enabled():
         raise NoKey("autocast or gradients are on")
+    yield state_text()
+    for settings in (inductor_config, functorch_config):
+        copied: Any = getattr(settings, "get_config_copy", None) or settings.shallow_copy_dict  # type: ignore[attr-defined]
+        yield text(dict(sorted(copied().items())))
+
+
+def state_text() -> str:
+    """What of torch's state decides which code is made, whoever makes it."""
     deterministic: Any = torch.utils.deterministic
     flags: dict[str, Any] = {
         "threads": (torch.get_num_threads(), torch.get_num_interop_threads(), thread_settings()),
@@ -184,10 +192,7 @@ def settings_text() -> Iterator[str]:
         ),
         "sdp": (torch.backends.cuda.flash_sdp_enabled(), torch.backends.cuda.math_sdp_enabled()),
     }
-    yield text(flags)
-    for settings in (inductor_config, functorch_config):
-        copied: Any = getattr(settings, "get_config_copy", None) or settings.shallow_copy_dict  # type: ignore[attr-defined]
-        yield text(dict(sorted(copied().items())))
+    return text(flags)
 
 
 @functools.cache
