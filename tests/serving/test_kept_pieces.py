@@ -118,6 +118,16 @@ def test_what_is_loaded_does_what_was_compiled_and_nobody_traces_or_compiles(
     assert second.code == first.code
 
 
+@pytest.mark.parametrize("general", ["inductor", "eager"])
+def test_any_other_number_of_tokens_runs_as_the_recipe_says(general: str, caught: Caught, tmp_path: Path) -> None:
+    recipe = recipe_of(tmp_path, ("sizes: [2, 4]", f"sizes: [2, 4], general: {general}"))
+    first = compiled_anew(recipe, caught)
+    assert first.code is not None
+    for piece in (first, loaded(recipe, caught, first.code)):
+        assert piece is not None
+        assert piece.other == (caught.graph.forward if general == "eager" else piece.compiled)
+
+
 def test_an_engine_is_told_of_its_graph_as_of_one_that_was_compiled(recipe: Recipe, caught: Caught) -> None:
     found = loaded(recipe, caught, kept(recipe, caught))
     assert found is not None
