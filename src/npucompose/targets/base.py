@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from npucompose.results.streams import StreamTimes, Timeline
     from npucompose.sinking import GeFacts
     from npucompose.targets.compilation import Backend
-    from npucompose.targets.kept_code import KeptCode
     from npucompose.vendor.compiler import CompilerOptions
 
 TORCH_COMPILE = ("torch", "torch._dynamo", "torch._functorch.aot_autograd", "npucompose.targets.compilation")
@@ -280,13 +279,6 @@ class Target(OptionalMethods, ABC):
         from npucompose.targets.aot import through_aot
 
         return through_aot(backend, graph_module, example_inputs)
-
-    def restored(
-        self, backend: Backend, graph_module: fx.GraphModule, example_inputs: Sequence[Any], kept: KeptCode
-    ) -> Callable[..., Any] | None:
-        """As `compile`, of a graph whose code an earlier process made (`Compilation.code`), without compiling anything;
-        None where that cannot be."""
-        return None
 
     def decompositions(self, backend: Backend) -> Mapping[Any, Callable[..., Any]]:
         """{operator: what AOTAutograd writes in its place} before the passes see a graph of this backend; where

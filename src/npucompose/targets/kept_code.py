@@ -13,7 +13,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import torch
 from attrs import frozen
@@ -81,6 +81,18 @@ class KeptCode:
             fixed=tuple(sorted(subject.fixed)),
             changed=numbers,
         )
+
+
+@runtime_checkable
+class LoadsCode(Protocol):
+    """A target for which code of an earlier process can be loaded."""
+
+    def restored(
+        self, backend: Backend, graph_module: fx.GraphModule, example_inputs: Sequence[Any], kept: KeptCode
+    ) -> Callable[..., Any] | None:
+        """As `compile`, of a graph whose code an earlier process made (`Compilation.code`), without compiling anything;
+        None where that cannot be."""
+        ...
 
 
 def restored(

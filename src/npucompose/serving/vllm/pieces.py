@@ -27,7 +27,7 @@ from npucompose.serving.vllm.recipe import Recipe
 from npucompose.table.structure import facts_of, of_facts
 from npucompose.targets.compilation import Backend
 from npucompose.targets.foretelling import recording_of
-from npucompose.targets.kept_code import KeptCode
+from npucompose.targets.kept_code import KeptCode, LoadsCode
 
 
 class Lowering(Protocol):
@@ -190,10 +190,9 @@ def restored(
     """The piece `graph` as an earlier process compiled it (`Piece.code`); None where its code is not to be had."""
     kept = of_facts(KeptCode, code, where="code")
     backend = _backend(recipe, memory)
-    called = backend.target.restored(backend, graph, example_inputs, kept)
-    if called is None:
-        return None
-    return _piece(recipe, graph, called, backend, unrecorded)
+    target = backend.target
+    called = target.restored(backend, graph, example_inputs, kept) if isinstance(target, LoadsCode) else None
+    return None if called is None else _piece(recipe, graph, called, backend, unrecorded)
 
 
 def _backend(recipe: Recipe, memory: Any) -> Backend:
