@@ -50,6 +50,7 @@ def test_each_mode_says_what_it_can(mode: str, native: Any) -> None:
     assert can.device_model == cpu.cpu(machine.usable_cores())
     assert bool(target.support(mode).options) == captures
     assert target.support(mode).fuses == target.support(mode).trains == (mode == "max-autotune")
+    assert target.support(mode).compiles == (mode != "eager")
     portable = CpuTarget(executor="portable", stream_threads=3).capabilities(mode)
     assert (portable.tries_plans, portable.clock) == (False, None)
     assert not CpuTarget(stream_threads=1).capabilities(mode).tries_plans
