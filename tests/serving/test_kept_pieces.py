@@ -114,6 +114,9 @@ def test_what_is_loaded_does_what_was_compiled_and_nobody_traces_or_compiles(
             assert all(map(torch.equal, results, first(*caught.args(other))))
             assert torch.equal(given, x + 1)
             assert given._version > versions, "who has looked at the tensor before sees that it was written"
+    with torch.inference_mode():
+        x = torch.rand(3, 4)
+        assert torch.equal(second(*caught.args(x.clone()))[0], first(*caught.args(x.clone()))[0])
     assert len(second.recordings()) == 2
     assert second.code == first.code
 
@@ -200,5 +203,5 @@ def test_a_torch_operator_of_somebody_else_is_why_nothing_is_measured(tmp_path: 
         code = kept(once, Caught(Foreign(), 5))
         assert (
             code["uncontested"]
-            == "unfused, it cannot be called beside it: kept_pieces.twice.default is not torch's own"
+            == "unfused, it cannot be compared by calling it: kept_pieces.twice.default is not torch's own"
         )

@@ -128,8 +128,9 @@ def restored(
 
     def call(*inputs: Any) -> Any:
         outputs = called(list(inputs))
-        if kept.changed:
-            torch.autograd.graph.increment_version([inputs[at] for at in kept.changed])
+        written = [inputs[at] for at in kept.changed if not inputs[at].is_inference()]
+        if written:
+            torch.autograd.graph.increment_version(written)
         return outputs
 
     return call

@@ -44,7 +44,7 @@ def unfused(
     """
     for operator in _operators(fused.graph):
         if why := why_only_once(operator):
-            raise Untraced(f"cannot be called beside it: {why}")
+            raise Untraced(f"cannot be compared by calling it: {why}")
     context = copy.copy(TracingContext.try_get())
     if context is None:
         raise Untraced("is traced by nobody: torch.compile is not at work")
