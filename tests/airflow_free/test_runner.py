@@ -39,6 +39,8 @@ def test_a_first_run_runs_everything(runner: Runner, events: list[Event]) -> Non
     told = [(event.kind, event.stage) for event in events]
     assert told[:2] == [("started", "knead"), ("finished", "knead")]
     assert ("progress", "bake") in told
+    assert all(0 <= one.seconds < 60 for one in done)
+    assert [event.seconds for event in events if event.kind == "finished"] == [one.seconds for one in done]
 
 
 def test_a_finished_run_does_nothing(runner: Runner, events: list[Event]) -> None:

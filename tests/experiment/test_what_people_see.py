@@ -59,6 +59,13 @@ def test_a_verdict_is_told_part_by_part(locked: Locked) -> None:
     ]
 
 
+def test_options_that_are_newer_than_the_recipe_are_named_with_their_defaults(locked: Locked) -> None:
+    verdict = LockVerdict(compared={}, differences=())
+    told = judged(verdict, locked, locked, {"target.measure_ms": 5.0, "inductor.replay": "native"}).splitlines()
+    at = told.index("newer than the recipe: 2 options, at the default of this version")
+    assert told[at + 1 : at + 3] == ["  target.measure_ms=5.0", "  inductor.replay=native"]
+
+
 def test_a_promise_that_is_broken_or_was_not_made_is_told(locked: Locked) -> None:
     broken = LockVerdict(compared={}, differences=(differing("numerics", "bitwise", True, False), differing("speedup")))
     here = attrs.evolve(locked, result=attrs.evolve(locked.result, status="numerics_failed"))

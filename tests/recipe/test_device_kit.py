@@ -17,8 +17,9 @@ import pytest
 from nursery import command
 from targets.npu_offline.needs import offline
 
+from npucompose import api
 from npucompose.cli import main
-from npucompose.experiment.device_kit import _written
+from npucompose.experiment.device_kit import _written, about
 from npucompose.targets import TARGETS
 
 SIMULATED = Path(__file__).parent / "simulated"
@@ -47,6 +48,15 @@ strict: 'off'
 
 
 pytestmark = pytest.mark.usefixtures("warm_workers")
+
+
+@pytest.mark.parametrize(
+    ("choice", "sinks"),
+    [(("mode=max-autotune", "tiling=sink"), True), (("mode=max-autotune",), False), (("mode=reduce-overhead",), False)],
+)
+def test_a_kit_expects_a_sunk_graph_where_tiling_is_to_sink(choice: tuple[str, ...], sinks: bool) -> None:
+    checked = api.checked(["target=npu_offline", "model=add", *choice])
+    assert about(checked, "", "0")["sink"] is sinks
 
 
 @pytest.fixture

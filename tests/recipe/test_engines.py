@@ -42,6 +42,13 @@ def lines(found: Imported) -> str:
     return "\n".join([*found.notes, *map(str, found.unread)])
 
 
+@pytest.mark.parametrize(("level", "mode"), [("", "eager"), ("level: 0, ", "eager"), ("level: 1, ", "reduce-overhead")])
+def test_a_graph_model_without_a_level_is_not_compiled(level: str, mode: str, tmp_path: Path) -> None:
+    file = tmp_path / "serve.yaml"
+    file.write_text(f"additional_config: {{graph_model_compile_config: {{{level}use_aclgraph: true}}}}\n")
+    assert import_file(file).tree["mode"]["name"] == mode
+
+
 def test_a_deployments_script_becomes_a_recipe_and_lines() -> None:
     found = import_command_line(DEPLOYED)
     assert tree(found) == {
