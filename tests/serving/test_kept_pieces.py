@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -35,12 +34,6 @@ target: {measuring: never}
 extensions:
   vllm: {sizes: [2, 4]}
 """
-pytestmark = pytest.mark.usefixtures("inductors_cache_of_its_own")
-
-
-@pytest.fixture
-def inductors_cache_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "inductor"))
 
 
 class Residual(nn.Module):
@@ -154,7 +147,6 @@ def test_code_that_was_made_for_another_state_of_torch_is_not_loaded(
     change: str, recipe: Recipe, caught: Caught, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     code = kept(recipe, caught)
-    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", os.environ["TORCHINDUCTOR_CACHE_DIR"])
     match change:
         case "threads":
             monkeypatch.setattr(torch, "get_num_threads", lambda: 77)
