@@ -224,7 +224,7 @@ def called(fast: Any, times: int = 2) -> Sequence[torch.Tensor]:
         return [fast(torch.full((8, 16), 0.5)).clone() for _ in range(times)]
 
 
-def test_a_graph_is_compiled_as_the_one_that_it_was_and_not_as_the_last(monkeypatch: pytest.MonkeyPatch):
+def test_a_graph_is_compiled_as_the_one_that_it_was_and_not_as_the_last():
     """Another graph of Dynamo's has come since: its inputs are called otherwise."""
     backend = npucompose.backend("mode=max-autotune")
     seen: list[tuple[Any, ...]] = []

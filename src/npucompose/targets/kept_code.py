@@ -10,7 +10,6 @@ Knows how that cache is asked (torch/_inductor/codecache.py, FxGraphCache), as t
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
@@ -29,6 +28,7 @@ from npucompose.targets import inductor_cache
 from npucompose.targets.compilation import Compilation
 from npucompose.targets.traced_key import state_text
 from npucompose.targets.unfused import Untraced
+from npucompose.targets.winners import digest_of
 
 if TYPE_CHECKING:
     from torch import fx
@@ -139,8 +139,8 @@ def restored(
 def _state() -> str:
     """Of this process. The key in Inductor's cache holds it too (codecache.py, FxGraphHashDetails), and nobody makes
     that key anew; Inductor's settings as they were when it was imported may come from the environment."""
-    settings = sorted((name, value) for name, value in os.environ.items() if name.startswith(SETTINGS))
-    return hashlib.sha256(repr((state_text(), [one for one in settings if one[0] != PLACE])).encode()).hexdigest()[:16]
+    settings = {name: value for name, value in os.environ.items() if name.startswith(SETTINGS) and name != PLACE}
+    return digest_of(state_text(), sorted(settings.items()))
 
 
 def _still_wins(kept: KeptCode, winners: Winners) -> bool:

@@ -155,7 +155,7 @@ def _move(graph_module: fx.GraphModule, linear: Linear, weight: torch.Tensor) ->
             torch.ops.mkldnn._linear_pointwise.default, (x, constant, bias, "none", [], "")
         )
     replacement.meta.update(node.meta)
-    node.replace_all_uses_with(replacement)
+    node.replace_all_uses_with(replacement)  # and so it is dead code
 
 
 def _forget_unused(graph_module: fx.GraphModule) -> None:
