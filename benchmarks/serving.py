@@ -2,11 +2,11 @@
 
 Small decoders with random weights (tests/serving/small_models.py), three arms: `enforce_eager`, vLLM as it compiles
 by itself, and a recipe. Each arm is an engine in a process of its own. Those that compile start twice, with an empty
-cache and with the one of the first start; then the three take turns, round by round. Greedy tokens are compared with
-eager's before any figure is kept. Printed are medians over the rounds, ratios to vLLM's own within each round, and the
-goals beside them; benchmarks/results/serving.json gets all of it, model by model, and what is there is not measured
-again (`--afresh`). Leaves 1 where tokens differ or a goal is missed. Needs `make .vllm` and a machine with nothing else
-to do.
+cache and with the one of the first start; then the three take turns, eight steps of the engine each. Greedy tokens are
+compared with eager's before any figure is kept. Printed are medians over the rounds, ratios to vLLM's own within each
+round, and the goals beside them; benchmarks/results/serving.json gets all of it, model by model, and what is there is
+not measured again (`--afresh`). Leaves 1 where tokens differ or a goal is missed. Needs `make .vllm` and a machine
+with nothing else to do.
 """
 
 from __future__ import annotations
@@ -111,9 +111,9 @@ class LiveArm:
     process: subprocess.Popen[str]
     log: Path
 
-    def answer(self) -> dict[str, Any]:
-        """The next of its answers. Then it stands still until the next round: threads of a library for parallel loops
-        wait for work in a loop of their own."""
+    def answer(self) -> dict[str, Any] | None:
+        """The next of its answers, None for a pause. Then it stands still until its next turn: threads of a library for
+        parallel loops wait for work in a loop of their own."""
         assert self.process.stdout is not None
         said = list[str]()
         for line in self.process.stdout:
@@ -123,7 +123,14 @@ class LiveArm:
             said.append(line)
         raise SystemExit(f"{self.name} ended without an answer:\n{(''.join(said) + self.log.read_text())[-4000:]}")
 
-    def round(self, number: int) -> dict[str, Any]:
+    def facts(self) -> dict[str, Any]:
+        """Its first answer."""
+        found = self.answer()
+        assert found is not None
+        return found
+
+    def turn(self, number: int) -> dict[str, Any] | None:
+        """A few steps of the round with this number: None, and its facts at the end."""
         assert self.process.stdin is not None
         self.process.send_signal(signal.SIGCONT)
         self.process.stdin.write(f"{number}\n")
@@ -143,16 +150,25 @@ def measured(model: str, threads: int, most: int, folder: Path) -> dict[str, Any
             cold: dict[str, Any] = {}
             if name != EAGER:
                 with arm.started(cache) as first:
-                    cold = first.answer()
+                    cold = first.facts()
             live.append(stack.enter_context(arm.started(cache)))
-            warm = live[-1].answer()
+            warm = live[-1].facts()
             found[name] = {"cold": cold or warm, "warm": warm, "rounds": []}
         _same_tokens(model, threads, found)
         for number in range(1, most + 1):
-            for at in range(len(live)):
-                arm = live[(at + number) % len(live)]
-                found[arm.name]["rounds"].append(arm.round(number))
+            for name, facts in _round(number, live):
+                found[name]["rounds"].append(facts)
     return {"model": model, "threads": threads, **{name: _summary(facts) for name, facts in found.items()}}
+
+
+def _round(number: int, live: Sequence[LiveArm]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """One round of all arms, in turns of a few steps: a machine whose speed changes within a second changes for all."""
+    left = [live[(at + number) % len(live)] for at in range(len(live))]
+    while left:
+        for arm in list(left):
+            if (facts := arm.turn(number)) is not None:
+                left.remove(arm)
+                yield arm.name, facts
 
 
 def _same_tokens(model: str, threads: int, found: Mapping[str, Mapping[str, Any]]) -> None:

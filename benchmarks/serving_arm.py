@@ -1,8 +1,9 @@
 """One vLLM engine, timed in a process of its own: `python -m benchmarks.serving_arm '{"model": …, "engine": {…}, …}'`.
 
 It answers with lines of JSON behind MARK: first what its start took and the greedy tokens of each batch, then, for each
-line on stdin, one round of timings. Between rounds it does nothing, so that several of them take turns on one machine.
-An arm is an engine with its arguments; benchmarks/serving.py says which there are.
+number on stdin, one round of timings. In a round it says `null` after every few steps and goes on at the next line, so
+that several of them take turns on one machine, closer together than the machine's speed changes. An arm is an engine
+with its arguments; benchmarks/serving.py says which there are.
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ from time import perf_counter
 from typing import Any
 
 MARK = "ARM: "
-PROMPT, NEW, FIRSTS = 32, 128, 7
+PROMPT, NEW, FIRSTS = 32, 128, 16
+STEPS = 8
+"""Of an engine in one turn: some 40 ms."""
 ENGINE: dict[str, Any] = {
     "skip_tokenizer_init": True,
     "dtype": "float32",
@@ -48,6 +51,25 @@ class Forward:
         return result
 
 
+class Turns:
+    """Steps of an engine, with a pause after every few of them."""
+
+    def __init__(self, llm: Any) -> None:
+        self.waited = 0.0
+        self._taken = 0
+        self._step, llm.llm_engine.step = llm.llm_engine.step, self
+
+    def __call__(self) -> Any:
+        done = self._step()
+        self._taken += 1
+        if self._taken % STEPS == 0:
+            begun = perf_counter()
+            _say(None)
+            sys.stdin.readline()
+            self.waited += perf_counter() - begun
+        return done
+
+
 class LiveEngine:
     """An engine that has given its tokens once, so that nothing is compiled in a round."""
 
@@ -65,7 +87,7 @@ class LiveEngine:
             str(batch): [list(one.outputs[0].token_ids) for one in self._answers(batch, 0, self.text)]
             for batch in self.batches
         }
-        self.forward = Forward(self.llm)
+        self.forward, self.turns = Forward(self.llm), Turns(self.llm)
 
     def round(self, number: int) -> dict[str, Any]:
         """Of one text for each prompt of each batch; `number` draws the prompts."""
@@ -76,9 +98,9 @@ class LiveEngine:
         return {"ttft_s": ttft, "tokens_per_s": speed, "forward_s": forward}
 
     def _seconds(self, batch: int, salt: int, how: Any) -> float:
-        begun = perf_counter()
+        begun, before = perf_counter(), self.turns.waited
         self._answers(batch, salt, how)
-        return perf_counter() - begun
+        return perf_counter() - begun - (self.turns.waited - before)
 
     def _answers(self, batch: int, salt: int, how: Any) -> Any:
         return self.llm.generate(prompts(batch, salt), how, use_tqdm=False)
@@ -105,14 +127,14 @@ def _warm_ups() -> list[float]:
     return spent
 
 
-def _say(facts: dict[str, Any]) -> None:
+def _say(facts: dict[str, Any] | None) -> None:
     print(f"\n{MARK}{json.dumps(facts)}", flush=True)
 
 
 def main() -> None:
     live = LiveEngine(json.loads(sys.argv[1]))
     _say(live.facts)
-    for line in sys.stdin:
+    while line := sys.stdin.readline():
         _say(live.round(int(line)))
 
 
