@@ -5,10 +5,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from vllm.forward_context import get_forward_context  # pyright: ignore[reportMissingImports]
 from vllm.logger import init_logger  # pyright: ignore[reportMissingImports]
 from vllm.v1.worker.cpu_worker import CPUWorker  # pyright: ignore[reportMissingImports]
 
 from npucompose.serving.vllm.configuration import BACKEND
+from npucompose.serving.vllm.forward import RecordedForward, inner_model
 from npucompose.serving.vllm.pieces import PIECES, foretold_bytes, recorded_bytes
 from npucompose.serving.vllm.recipe import recipe_of
 from npucompose.serving.vllm.steps import StepTrace, trace_of
@@ -40,6 +42,8 @@ class RecipeWorker(CPUWorker):
         def recorded() -> None:
             warm_up()
             record(runner, sizes)
+            if len(PIECES) == 1 and inner_model(runner.model) is not None:
+                runner._model_forward = RecordedForward(runner, sizes, lambda: get_forward_context().skip_compiled)
 
         runner.warming_up_model = recorded
 
