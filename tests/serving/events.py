@@ -92,6 +92,19 @@ def garbage_in_padding(llm: Any, greedy: Any, prompts: Prompts) -> Tokens:
     return {**nothing(llm, greedy, prompts), "padded rows": [[len(padded)]]}
 
 
+def moved_cache(llm: Any, greedy: Any, prompts: Prompts) -> Tokens:
+    """The KV cache of each layer lies elsewhere after the first answers, and what is in its old place is spoiled."""
+    runner = llm.llm_engine.model_executor.driver_worker.worker.model_runner
+    layers = [one for one in runner.compilation_config.static_forward_context.values() if hasattr(one, "kv_cache")]
+    print("attention:", {type(layer.impl).__name__ for layer in layers})
+    found = {f"before, {name}": tokens for name, tokens in nothing(llm, greedy, prompts).items()}
+    left = [layer.kv_cache.data for layer in layers]
+    for layer, old in zip(layers, left, strict=True):
+        layer.kv_cache.data = old.clone()
+        old.fill_(float("nan"))
+    return found | {f"after, {name}": tokens for name, tokens in nothing(llm, greedy, prompts).items()}
+
+
 def slept(llm: Any, greedy: Any, prompts: Prompts) -> Tokens:
     """vLLM's sleep mode, as far as its processors have it: the worker is asked, and its log says that it ignores it."""
     found = {f"before, {name}": tokens for name, tokens in nothing(llm, greedy, prompts).items()}

@@ -43,6 +43,15 @@ def test_sleep_mode_which_a_processor_ignores_leaves_recordings_as_they_are(tmp_
     assert "sleep mode is not supported on CPU, ignore it" in served.log
 
 
+def test_a_cache_that_lies_elsewhere_is_followed_by_the_attention_of_a_recipe_and_eager_has_vllms(
+    tmp_path: Path,
+) -> None:
+    eager, served = both(tmp_path, [1, 3], "moved_cache", "fused")
+    assert served.tokens == eager.tokens
+    assert "attention: {'LeanAttention'}" in served.log
+    assert "attention: {'CPUAttentionBackendImpl'}" in eager.log
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_cancelled_request_leaves_the_others_as_they_are(kind: str, tmp_path: Path) -> None:
     eager, served = both(tmp_path, [4], "one_cancelled", kind)

@@ -17,6 +17,7 @@ HERE = "npucompose.serving.vllm"
 ACTS = "NPUCOMPOSE_RECIPE_ACTS"
 """Set where an engine was given a recipe: what asks where no configuration is current, in this process or in one that
 vLLM starts, asks for that engine."""
+ATTENTION = "vllm.v1.attention.backends.cpu_attn.CPUAttentionBackend"
 WORKER = "vllm.v1.worker.cpu_worker.CPUWorker"
 
 
@@ -42,10 +43,18 @@ class RecipePlatform(CpuPlatform):
         )
 
     @classmethod
+    def get_attn_backend_cls(cls, *asked: Any, **named: Any) -> str:
+        """vLLM's own; where a recipe acts, its attention of decoders with less Python around the same kernels."""
+        found = super().get_attn_backend_cls(*asked, **named)
+        return f"{HERE}.attention.LeanAttentionBackend" if found == ATTENTION and _has_recipe(False) else found
+
+    @classmethod
     def check_and_update_config(cls, vllm_config: Any) -> None:
         """vLLM's own, and where a recipe was given what it says of compilation."""
         from vllm.config import CompilationMode  # pyright: ignore[reportMissingImports]
+        from vllm.v1.attention.selector import _cached_get_attn_backend  # pyright: ignore[reportMissingImports]
 
+        _cached_get_attn_backend.cache_clear()  # chosen for an engine that has a recipe, or for one that has none
         recipe = recipe_of(vllm_config.additional_config)
         asked = vllm_config.compilation_config.mode
         super().check_and_update_config(vllm_config)
