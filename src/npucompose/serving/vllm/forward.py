@@ -1,7 +1,7 @@
 """A step of the engine by one handle: from its call of the model to the recording, without the Python between.
 
-Between them lie the model's own `forward`, vLLM's choice of compiled code, what Dynamo made of the model and the piece:
-a seventh of a small model's step. Imports nothing of vLLM.
+Between them lie the model's own `forward`, vLLM's choice of compiled code, what Dynamo made of the model and the piece.
+Imports nothing of vLLM.
 """
 
 from __future__ import annotations
