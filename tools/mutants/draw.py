@@ -38,7 +38,7 @@ PACKAGES: dict[str, tuple[str, ...]] = {
 """The first that fits is a file's package, so longer names stand before what they are part of."""
 
 OF_AN_ENGINE = tuple(f"{PRODUCT}/serving/vllm/{name}.py" for name in (
-    "compiler", "passes", "platform", "recordings", "worker",
+    "attention", "compiler", "passes", "platform", "recordings", "worker",
 ))  # fmt: skip
 """Not drawn: they import vLLM, so the tests that run them are not those of `make test` but of `make test-serving`."""
 
