@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 from typing import Any
 
@@ -86,11 +85,9 @@ def test_our_own_files_read_as_pyyaml_reads_them() -> None:
 
 def test_a_huge_mapping_is_refused_before_it_is_read_to_its_end(tmp_path: Path) -> None:
     file = tmp_path / "recipe.lock.yaml"
-    file.write_text("schema: 1\nexperiment:\n" + "".join(f"  k{n}: {n}\n" for n in range(700_000)))
-    begun = time.perf_counter()
+    file.write_text("schema: 1\nexperiment:\n" + "".join(f"  k{n}: {n}\n" for n in range(260_000)) + "  no: [yaml")
     with pytest.raises(ConfigError, match=r"holds more than 500,000 values\."):
         load_yaml(file)
-    assert time.perf_counter() - begun < 10
 
 
 @pytest.mark.parametrize("path", ["/dev/zero", "/"])

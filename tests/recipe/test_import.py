@@ -350,10 +350,10 @@ CALLS = "def f0(c):\n    c.mode = 'reduce-overhead'\n" + "".join(
     ids=["calls", "powers", "texts", "repeated", "lists", "dicts"],
 )  # fmt: skip
 def test_reading_a_script_is_bounded_in_work(script: str, words: str) -> None:
-    begun = time.perf_counter()
+    begun = time.process_time()
     try:
         told = "\n".join(map(str, import_script(script).unread))
     except ConfigError as refused:
         told = str(refused)
     assert words in told
-    assert time.perf_counter() - begun < 8
+    assert time.process_time() - begun < 8
