@@ -222,6 +222,33 @@ def detach_call(
     )
 
 
+def call_and_detach(
+    run: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    *,
+    modules: Iterable[nn.Module] = (),
+    outputs: Outputs = "reuse",
+) -> tuple[Any, DetachedHandle | DetachError]:
+    """The result of `run(*args, **kwargs)`, made once through torch.compile, with a handle of it or why there is none.
+
+    Raises what the call itself raises.
+    """
+    results: list[Any] = []
+
+    def call() -> Any:
+        results.append(run(*args, **kwargs))
+        return results[0]
+
+    try:
+        handle = detach_call(call, args, kwargs, modules=modules, outputs=outputs)
+    except DetachError as error:
+        if not results:
+            raise
+        return results[0], error
+    return results[0], handle
+
+
 def call_mode() -> dict[str, Any]:
     """What of a thread's modes decides what torch.compile makes of a call."""
     autocast = {
@@ -295,18 +322,8 @@ class Recapturing:
         return self._through_compile(args, kwargs)
 
     def _through_compile(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        results: list[Any] = []
-
-        def call() -> Any:
-            results.append(self._compiled(*args, **kwargs))
-            return results[0]
-
         with watching() as seen:
-            try:
-                handle = detach_call(call, args, kwargs, **self._how)
-            except DetachError:
-                if not results:
-                    raise
-            else:
-                self.handles = [*self.handles, handle][-seen[0].capture_limit :]
-        return results[0]
+            result, handle = call_and_detach(self._compiled, args, kwargs, **self._how)
+        if isinstance(handle, DetachedHandle):
+            self.handles = [*self.handles, handle][-seen[0].capture_limit :]
+        return result

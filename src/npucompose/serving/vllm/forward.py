@@ -14,8 +14,7 @@ from typing import Any
 from torch import nn
 
 from npucompose.errors import SignatureError
-from npucompose.replay.front.arguments import DetachError
-from npucompose.replay.front.detached import DetachedHandle, detach_call
+from npucompose.replay.front.detached import DetachedHandle, call_and_detach
 
 _MOVES = frozenset({
     "RESUME", "PUSH_NULL", "PRECALL", "KW_NAMES", "NOP", "LOAD_FAST", "LOAD_METHOD", "LOAD_ATTR", "LOAD_CONST",
@@ -74,14 +73,9 @@ class RecordedForward:
         return self._runner.model is self._model and not _has_hooks(self._model) and not self._skipped()
 
     def _recorded(self, tokens: int, inputs: dict[str, Any]) -> Any:
-        results: list[Any] = []
-
-        def call() -> Any:
-            results.append(self._forward(**inputs))
-            return results[0]
-
-        try:
-            self._handles[tokens] = detach_call(call, (), inputs, modules=self._model.modules(), outputs="keep")
-        except DetachError:  # its piece says why it is not replayed, or replays it
+        result, handle = call_and_detach(self._forward, (), inputs, modules=self._model.modules(), outputs="keep")
+        if isinstance(handle, DetachedHandle):
+            self._handles[tokens] = handle
+        else:  # its piece says why it is not replayed, or replays it
             self._sizes -= {tokens}
-        return results[0]
+        return result

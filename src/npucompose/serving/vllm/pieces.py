@@ -18,8 +18,7 @@ from npucompose.capture.pool import requests_of, symbolic_sizes
 from npucompose.compose.engine import materialize
 from npucompose.errors import SignatureError
 from npucompose.passes.pipeline import PassPipeline, Records
-from npucompose.replay.front.arguments import DetachError
-from npucompose.replay.front.detached import DetachedHandle, detach_call
+from npucompose.replay.front.detached import DetachedHandle, call_and_detach
 from npucompose.replay.front.graph_cache import GraphCache
 from npucompose.replay.interface import Admission, is_watched, watchers
 from npucompose.replay.memory.forecast import PlannedRecording, held_bytes
@@ -127,18 +126,13 @@ class Piece:
         return self.other(*args)
 
     def _recorded(self, tokens: int, args: tuple[Any, ...]) -> Any:
-        results: list[Any] = []
-
-        def call() -> Any:
-            results.append(self.compiled(*args))
-            return results[0]
-
-        try:
-            self._handles[tokens] = detach_call(call, args, {}, outputs="keep")
-        except DetachError as error:
+        result, handle = call_and_detach(self.compiled, args, {}, outputs="keep")
+        if isinstance(handle, DetachedHandle):
+            self._handles[tokens] = handle
+        else:
             self._sizes -= {tokens}
-            self.unrecorded.refused(tokens, str(error))
-        return results[0]
+            self.unrecorded.refused(tokens, str(handle))
+        return result
 
     @property
     def code(self) -> Mapping[str, Any] | None:

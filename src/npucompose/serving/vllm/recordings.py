@@ -13,8 +13,7 @@ from vllm.forward_context import (  # pyright: ignore[reportMissingImports]
 from vllm.logger import init_logger  # pyright: ignore[reportMissingImports]
 
 from npucompose.errors import SignatureError
-from npucompose.replay.front.arguments import DetachError
-from npucompose.replay.front.detached import DetachedHandle, detach_call
+from npucompose.replay.front.detached import DetachedHandle, call_and_detach
 
 logger = init_logger("vllm.npucompose")
 
@@ -54,15 +53,10 @@ class RecordedGraph:
         return self._recorded(batch, args, kwargs)
 
     def _recorded(self, batch: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        results: list[Any] = []
-
-        def call() -> Any:
-            results.append(self.runnable(*args, **kwargs))
-            return results[0]
-
-        try:
-            self._handles[batch] = detach_call(call, args, kwargs, outputs="keep")
-        except DetachError as error:
+        result, handle = call_and_detach(self.runnable, args, kwargs, outputs="keep")
+        if isinstance(handle, DetachedHandle):
+            self._handles[batch] = handle
+        else:
             self._handles[batch] = None
-            logger.warning("%s is not replayed by its wrapper: %s", batch, error)
-        return results[0]
+            logger.warning("%s is not replayed by its wrapper: %s", batch, handle)
+        return result
