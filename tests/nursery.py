@@ -340,6 +340,15 @@ def _ours() -> Iterator[str]:
                 yield found.name
 
 
+def load(module: str) -> None:
+    """One of ours; what needs an extra that is not installed stays out, as it does in a command."""
+    try:
+        importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] in (*OURS, "torch"):
+            raise
+
+
 def _given() -> list[str]:
     return list(filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep)))
 
@@ -359,8 +368,10 @@ def main() -> None:
     listener.bind("\0" + name)
     listener.listen(64)
     os.write(1, b"ready\n")  # whoever asks from now on is answered when all is loaded
-    for module in (*PRELOADED, *_ours()):
+    for module in PRELOADED:
         importlib.import_module(module)
+    for module in _ours():
+        load(module)
     from hydra.core.plugins import Plugins
 
     from airflow_free import forkserver

@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -102,3 +103,23 @@ def test_a_signal_to_it_ends_it_and_its_worker(number: signal.Signals, tmp_path:
     while Path(f"/proc/{worker}").exists():
         assert time.monotonic() < deadline
         time.sleep(0.02)
+
+
+def _module(text: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    (folder / "loaded_early.py").write_text(text)
+    monkeypatch.syspath_prepend(folder)
+    monkeypatch.delitem(sys.modules, "loaded_early", raising=False)
+    return "loaded_early"
+
+
+def test_what_needs_an_extra_that_is_not_installed_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    nursery.load(_module("import no_such_extra.part", tmp_path, monkeypatch))
+    assert "loaded_early" not in sys.modules
+
+
+@pytest.mark.parametrize("ours", ["npucompose.no_such", "airflow_free.no_such", "torch.no_such"])
+def test_what_lacks_a_module_of_ours_or_of_torch_ends_the_nursery(
+    ours: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(ModuleNotFoundError, match=ours):
+        nursery.load(_module(f"import {ours}", tmp_path, monkeypatch))

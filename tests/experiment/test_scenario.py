@@ -30,6 +30,7 @@ TINY = "hidden_size: 32, intermediate_size: 32, num_hidden_layers: 1, vocab_size
 
 
 def choices(scenario: str, architecture: str = "Qwen2ForCausalLM", config: str = TINY) -> list[str]:
+    pytest.importorskip("transformers", reason="the extra is not installed: pip install 'npucompose[transformers]'")
     model = ["model=transformers", f"model.architecture={architecture}", f"model.config={{{config}}}"]
     quick = ["benchmark.warmup=0", "benchmark.min_calls=1", "benchmark.min_seconds=0"]
     return [f"scenario={scenario}", "scenario.prompt=5", "scenario.new_tokens=6", *model, *quick]
