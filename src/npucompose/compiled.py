@@ -61,7 +61,7 @@ class CompiledModel:
         `outputs="reuse"`: the handle's next call overwrites its results, and warns once when it overwrites one that is
         still held. "keep": a result that is held is left alone; the replay gets other memory. Raises CaptureError when
         this mode records nothing or the call cannot be mapped to one captured graph. Called with another signature, in
-        another grad, inference or autocast mode, or with a parameter replaced by another, the handle raises
+        another grad, inference or autocast mode, or with a tensor of the module replaced by another, the handle raises
         SignatureError; `recapturing()` captures it.
         """
         from npucompose.replay.front.detached import detach_call, modules_of

@@ -19,6 +19,26 @@ def nothing(llm: Any, greedy: Any, prompts: Prompts) -> Tokens:
     }
 
 
+TIE = 1e-5
+"""Two tokens whose logarithms of probability are nearer than this are chosen between by the last bits of float32."""
+
+
+def with_ties(llm: Any, greedy: Any, prompts: Prompts) -> Tokens:
+    """Also, as `ties`, at which tokens of each prompt the two best are a tie."""
+    greedy.logprobs = 2
+    found: Tokens = {}
+    for batch, some in prompts.items():
+        answers = [one.outputs[0] for one in llm.generate(some, greedy, use_tqdm=False)]
+        found[str(batch)] = [list(one.token_ids) for one in answers]
+        found[f"ties, {batch}"] = [_ties(one.logprobs) for one in answers]
+    return found
+
+
+def _ties(steps: Sequence[Mapping[int, Any]]) -> list[int]:
+    best = [sorted((one.logprob for one in step.values()), reverse=True)[:2] for step in steps]
+    return [place for place, (first, second) in enumerate(best) if first - second < TIE]
+
+
 def new_weights(llm: Any, greedy: Any, prompts: Prompts) -> Tokens:
     """Weights that are written where they lie, and others that are put in their place elsewhere."""
 

@@ -136,6 +136,7 @@ SCARCE = {"num_gpu_blocks_override": 40, "block_size": 32, "max_num_batched_toke
 """Memory for half of what eight requests of 256 tokens want, prompts in chunks."""
 
 
+LONG_BATCHES = [1, 5, 8]
 LONG = [*(("qwen2", kind) for kind in SIZES), *((model, "fused") for model in MODELS if model != "qwen2")]
 
 
@@ -143,11 +144,19 @@ LONG = [*(("qwen2", kind) for kind in SIZES), *((model, "fused") for model in MO
 def test_256_tokens_are_those_of_eager_with_preemption_chunked_prefill_and_prefix_caching(
     model: str, kind: str, tmp_path: Path
 ) -> None:
+    """Where eager's two best tokens are a tie, kernels that are fused may choose the other, and nothing more is said of
+    that request; recordings of the model's own kernels may not."""
     place, config = written(model, tmp_path), {"npucompose": str(recipe(tmp_path, kind))}
-    alone = answer(place, tmp_path, [1, 5, 8, 8], tokens=256, enforce_eager=True)
-    served = answer(place, tmp_path, [1, 5, 8, 8], tokens=256, additional_config=config, **SCARCE)
+    alone = answer(place, tmp_path, LONG_BATCHES, tokens=256, during="with_ties", enforce_eager=True).tokens
+    served = answer(place, tmp_path, LONG_BATCHES, tokens=256, additional_config=config, **SCARCE)
     assert served.counted["preemptions"] > 0
-    assert served.tokens == alone.tokens
+    compared = 0
+    for batch in map(str, LONG_BATCHES):
+        for mine, theirs, ties in zip(served.tokens[batch], alone[batch], alone[f"ties, {batch}"], strict=True):
+            end = min(ties, default=256) if kind == "fused" else 256
+            assert mine[:end] == theirs[:end]
+            compared += end
+    assert compared > 0.9 * 256 * sum(LONG_BATCHES)
 
 
 def test_an_engine_in_processes_of_its_own_has_the_recipe_too(eager: Callable[[str], Answer], tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -168,6 +169,49 @@ def test_new_weights_count(runner: Runner, change: Callable[[Block], None]) -> N
     change(runner.block)  # type: ignore[arg-type]
     assert all(runner.is_right(2) for _ in range(3))
     assert runner.called <= 2, "one step of the changed model at most"
+
+
+class Handled(Block):
+    """As a linear layer of vLLM's on a processor: its function holds what the weights became, and a reload makes it
+    anew."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.load(2.0)
+
+    def load(self, value: float) -> None:
+        kept = SimpleNamespace(scale=torch.full((4,), value))
+        self.__dict__["scaled"] = lambda x: x * kept.scale
+
+    def forward(self, input_ids: Tensor, positions: Tensor, embeds: Tensor | None = None) -> Tensor:
+        return self.__dict__["scaled"](super().forward(input_ids, positions, embeds))
+
+
+def test_what_a_layer_made_of_new_weights_counts() -> None:
+    block = Handled()
+    runner = Runner(block)
+    assert all(runner.is_right(2) for _ in range(3))
+    assert runner.called == 1
+    block.load(3.0)
+    assert all(runner.is_right(2) for _ in range(3))
+
+
+class FromAList(Block):
+    def __init__(self) -> None:
+        super().__init__()
+        self.scales = [torch.full((4,), 2.0)]
+
+    def forward(self, input_ids: Tensor, positions: Tensor, embeds: Tensor | None = None) -> Tensor:
+        return super().forward(input_ids, positions, embeds) * self.scales[0]
+
+
+def test_a_model_with_a_tensor_that_nobody_looks_after_goes_on_as_it_is() -> None:
+    block = FromAList()
+    runner = Runner(block)
+    assert all(runner.is_right(2) for _ in range(2))
+    block.scales[0] = torch.full((4,), 3.0)
+    assert runner.is_right(2)
+    assert runner.called == 3
 
 
 def test_a_step_that_shall_not_be_compiled_goes_through_the_model(runner: Runner) -> None:

@@ -243,7 +243,7 @@ class CapturedGraph:
         held: list[Any],
         taken: Sequence[tuple[int, int]],
         result: type | int,
-        entries: Sequence[tuple[dict[str, Any], str, torch.Tensor]] = (),
+        entries: Sequence[tuple[dict[str, Any], str, Any]] = (),
         reuse: bool = False,
         weights: Any = None,
     ) -> Call | None:

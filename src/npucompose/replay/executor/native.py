@@ -61,7 +61,7 @@ class NativeFront(Protocol):
         held: list[Any],
         taken: Sequence[tuple[int, int]],
         result: type | int,
-        entries: Sequence[tuple[dict[str, Any], str, torch.Tensor]],
+        entries: Sequence[tuple[dict[str, Any], str, Any]],
         reuse: bool,
         weights: Any,
     ) -> Call: ...

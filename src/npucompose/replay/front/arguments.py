@@ -19,10 +19,6 @@ class DetachError(CaptureError):
     """A call that cannot be taken out of torch.compile: the text says what could not be mapped."""
 
 
-Entry = tuple[dict[str, Any], str, torch.Tensor]
-"""(the dict in which a module keeps a parameter or buffer, its name, the tensor)."""
-
-
 _OPAQUE: Any = getattr(torch._library, "opaque_object", None)
 """Where torch (2.10 and later) knows the classes whose values are arguments of operators."""
 

@@ -2,8 +2,8 @@
 
 torch.compile's front costs 30 to 500 µs a call; this one a few. What it gives up: most of what Dynamo would notice
 beside the call's arguments. Changed globals or module flags, and side effects that the model has in Python beside its
-result, go unnoticed. Parameters changed *in place* are seen; a parameter or buffer of a module that was replaced, and
-another autocast, grad or inference mode than the handle was made in, are refused.
+result, go unnoticed. Parameters changed *in place* are seen; a tensor that a module keeps and that was replaced
+(`owners`), and another autocast, grad or inference mode than the handle was made in, are refused.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from npucompose.errors import SignatureError
 from npucompose.models.inputs import tensors_of
 from npucompose.replay.captured_graph import CapturedGraph
 from npucompose.replay.executor.native import Call
-from npucompose.replay.front.arguments import DetachError, Entry, _Arguments, _described, _Results, _shares, _taken
+from npucompose.replay.front.arguments import DetachError, _Arguments, _described, _Results, _shares, _taken
+from npucompose.replay.front.owners import Kept, content_of, kept_by
 from npucompose.replay.interface import Constants, Recording, watching
 
 _grad_is_enabled = torch.is_grad_enabled
@@ -31,8 +32,8 @@ Outputs = Literal["reuse", "keep"]
 class DetachedHandle:
     """`handle(*args, **kwargs)` is the call it was made of, for arguments of the same structure, shapes and numbers.
 
-    Raises SignatureError for others, for another autocast, grad or inference mode, and where a module's parameter or
-    buffer was replaced by another. Results lie in the recording's buffers: with `outputs="reuse"` the next call
+    Raises SignatureError for others, for another autocast, grad or inference mode, and where a tensor that a module
+    keeps was replaced by another. Results lie in the recording's buffers: with `outputs="reuse"` the next call
     overwrites them, and warns once when it overwrites one that is still held; with "keep" it leaves them alone.
     """
 
@@ -43,16 +44,17 @@ class DetachedHandle:
         arguments: _Arguments,
         results: _Results,
         taken: list[tuple[int, int]],
-        entries: list[Entry],
+        kept: Kept,
         outputs: Outputs,
         constants: Constants | None = None,
     ) -> None:
-        """`entries`: where modules keep the tensors that are `held`; `constants`: the tensors that the graph holds."""
+        """`kept`: where modules keep the tensors that are `held`; `constants`: the tensors that the graph holds."""
         self._constants = constants
         self.captured = captured
         self.outputs: Outputs = outputs
         self._mode = call_mode()
-        self._entries = entries
+        self._entries = entries = kept.entries
+        self.unwatched = kept.unwatched
         self._held = held
         """Every input of the graph; those that come from arguments are None."""
         self._arguments = arguments
@@ -119,12 +121,7 @@ class DetachedHandle:
             )
         for owner, name, tensor in self._entries:
             if owner.get(name) is not tensor:
-                given = owner.get(name)
-                what = "is gone" if given is None else f"is another tensor now ({_described(given)})"
-                raise SignatureError(
-                    f"this call was captured with a parameter or buffer '{name}' ({_described(tensor)}) that {what}: "
-                    "change it in place, or detach again."
-                )
+                raise SignatureError(_replaced(name, tensor, owner.get(name)))
 
     def inputs_of(self, *args: Any, **kwargs: Any) -> list[Any]:
         """What the recording is replayed with for these arguments: they and what is held, parameters above all."""
@@ -148,8 +145,8 @@ def detach(
 ) -> DetachedHandle:
     """Make a handle right after a call through torch.compile that ran `captured` on `flat_inputs` and gave `result`.
 
-    `flat_outputs` are what the graph returned. `modules` are looked after: the handle refuses a call after one of their
-    parameters or buffers was replaced.
+    `flat_outputs` are what the graph returned. `modules` are looked after: the handle refuses a call after one of the
+    tensors that they keep was replaced.
 
     Leaves of the arguments are found among the graph's inputs, and the result's leaves among its outputs, by identity;
     views by their memory. Raises DetachError when something has no place: AOTAutograd's wrapper does work of its own.
@@ -176,7 +173,7 @@ def detach(
             )
     arguments = _Arguments(call_args, call_kwargs, spec, checks, same, [(k, _described(leaf)) for k, leaf in unused])
     results = _Results(flat_outputs, flat_inputs, dict(taken), result)
-    kept = _entries(modules, held if constants is None else [*held, *constants.tensors])
+    kept = kept_by(modules, held if constants is None else [*held, *constants.tensors])
     return DetachedHandle(captured, held, arguments, results, taken, kept, outputs, constants)
 
 
@@ -267,23 +264,24 @@ def modules_of(model: Callable[..., Any]) -> list[nn.Module]:
     inner = getattr(model, "__func__", model)
     code, closed = getattr(inner, "__code__", None), getattr(inner, "__closure__", None) or ()
     names = code.co_names if code is not None else ()
-    found = [model, getattr(model, "__self__", None), *(_content(cell) for cell in closed)]
+    found = [model, getattr(model, "__self__", None), *(content_of(cell) for cell in closed)]
     found += [getattr(inner, "__globals__", {}).get(name) for name in names]
     modules = [module for one in found if isinstance(one, nn.Module) for module in one.modules()]
     return list({id(module): module for module in modules}.values())
 
 
-def _content(cell: Any) -> Any:
-    try:
-        return cell.cell_contents
-    except ValueError:  # nothing was assigned yet
-        return None
+def _replaced(name: str, before: Any, now: Any) -> str:
+    what = "a parameter or buffer" if isinstance(before, torch.Tensor) else "an attribute"
+    another = "another tensor" if isinstance(now, torch.Tensor) else "another"
+    became = "is gone" if now is None else f"is {another} now ({_shown(now)})"
+    return (
+        f"this call was captured with {what} '{name}' ({_shown(before)}) that {became}: change it in place, or detach "
+        "again."
+    )
 
 
-def _entries(modules: Iterable[nn.Module], held: Sequence[Any]) -> list[Entry]:
-    wanted = {id(value) for value in held if isinstance(value, torch.Tensor)}
-    kept = (owner for module in modules for owner in (module._parameters, module._buffers))
-    return [(owner, name, t) for owner in kept for name, t in owner.items() if t is not None and id(t) in wanted]
+def _shown(value: Any) -> str:
+    return _described(value) if isinstance(value, torch.Tensor) else type(value).__name__
 
 
 def _parameters(modules: Iterable[nn.Module]) -> list[Any]:

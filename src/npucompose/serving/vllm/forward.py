@@ -74,8 +74,8 @@ class RecordedForward:
 
     def _recorded(self, tokens: int, inputs: dict[str, Any]) -> Any:
         result, handle = call_and_detach(self._forward, (), inputs, modules=self._model.modules(), outputs="keep")
-        if isinstance(handle, DetachedHandle):
+        if isinstance(handle, DetachedHandle) and handle.unwatched == 0:
             self._handles[tokens] = handle
-        else:  # its piece says why it is not replayed, or replays it
+        else:  # its piece, which is given all tensors in each call, replays it, or says why it does not
             self._sizes -= {tokens}
         return result
