@@ -13,9 +13,11 @@ READY_CI := $(VENV)/.ready-ci
 LOCKED := install --quiet $(PIP_FLAGS) --require-hashes --no-deps --no-build-isolation
 
 # A share of the tests for each worker, whoever is done first takes from the others. Bytecode is kept: without it, each
-# process compiles every source again. Four on two cores: many tests wait for a process of their own.
+# process compiles every source again. Four on two cores: many tests wait for a process of their own. One thread in a
+# kernel, where a test does not ask for more: threads that wait for each other took a third of the processor's time.
 WORKERS ?= 4
-PYTEST = PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(PYTEST_FLAGS)
+THREADS ?= 1
+PYTEST = PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=$(THREADS) $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(PYTEST_FLAGS)
 PYTEST_FLAGS ?=
 SEED ?= $(shell date +%s)
 
@@ -75,6 +77,7 @@ test-shuffled: $(READY) wheel native  ## the same, files and the tests of each i
 surroundings: $(READY) wheel native  ## the same in a checkout, in a strange path, as another user, on one core, shuffled
 	$(BIN)/python -m tools.surroundings
 
+test-full: THREADS = $(shell getconf _NPROCESSORS_ONLN)
 test-full: $(READY_EXTRAS) wheel native  ## every test, the slow ones and the optional models included
 	@$(BIN)/npucompose fetch torch_npu --version 2.14.0 || echo "make: going on without it; its tests say so and are skipped"
 	$(PYTEST) -m ''

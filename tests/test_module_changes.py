@@ -89,7 +89,7 @@ CHANGES: dict[str, Callable[[Net], Any]] = {
 }
 MODES = [
     "mode=reduce-overhead",
-    "mode=npugraph_ex",
+    pytest.param("mode=npugraph_ex", marks=pytest.mark.slow),
     pytest.param("mode=reduce-overhead target.executor=portable", marks=pytest.mark.slow),
     pytest.param("mode=reduce-overhead target.pool=graph", marks=pytest.mark.slow),
     pytest.param("mode=npugraph_ex compiler.npugraph_ex.clone_output=true", marks=pytest.mark.slow),

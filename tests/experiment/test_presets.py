@@ -53,6 +53,7 @@ def test_a_preset_holds_what_it_expects(overrides: list[str], tmp_path: Path) ->
     assert done.returncode == 0, done.stderr + done.stdout
 
 
+@pytest.mark.slow
 def test_a_mode_that_no_kernel_has_ends_the_compilation_with_the_model_s_line(tmp_path: Path) -> None:
     done = subprocess.run(
         command("run.py", f"experiment={REJECTED}"),

@@ -125,6 +125,7 @@ def test_a_deleted_record_is_the_only_one_written_again(finished: Path) -> None:
     assert report_of(finished)["reused"] is False
 
 
+@pytest.mark.slow
 def test_another_option_of_the_benchmark_keeps_the_earlier_stages(finished: Path) -> None:
     done = launch(finished, "mode=reduce-overhead", "passes=stream_plan", "benchmark.warmup=3")
     assert done.returncode == 0, done.stderr
@@ -177,6 +178,7 @@ def test_a_missed_expectation_is_exit_1_and_names_both_sides(tmp_path: Path) -> 
     assert "expect.captures wanted 2, got 1" in done.stderr
 
 
+@pytest.mark.slow
 def test_ctrl_c_ends_the_worker_and_says_what_is_kept(tmp_path: Path) -> None:
     (tmp_path / "hang").touch()
     (tmp_path / "small.py").write_text(FACTORY)

@@ -114,6 +114,7 @@ def test_a_point_that_only_the_worker_sees_to_be_illegal_leaves_no_folder(tmp_pa
     assert not list(tmp_path.glob("multirun/*/*/1"))
 
 
+@pytest.mark.slow
 def test_ctrl_c_ends_a_sweep_and_the_same_command_goes_on(tmp_path: Path) -> None:
     write_factories(tmp_path)
     swept = [*TRUSTED, "model.factory=points:fine,points:hangs", "executor.jobs=1"]

@@ -115,7 +115,9 @@ def test_a_model_is_for_inference_and_its_results_are_finite(name: str) -> None:
         assert result.std() > 1e-3
 
 
-@pytest.mark.parametrize("name", every_model(slow=("minilm", "transformers", "tiny_ops", "resnet18")))
+@pytest.mark.parametrize(
+    "name", every_model(slow=("minilm", "transformers", "tiny_ops", "resnet18", "gpt_prefill", "unet"))
+)
 def test_one_graph_gives_the_same_bits_as_eager_step_after_step(name: str) -> None:
     torch._dynamo.reset()
     eager, traced = built(name), built(name)
@@ -141,6 +143,7 @@ def graph_of(name: str, **options: Any) -> list[str]:
     return seen
 
 
+@pytest.mark.slow
 def test_tiny_ops_is_exactly_two_hundred_operators() -> None:
     seen = graph_of("tiny_ops")
     assert len(seen) == 200

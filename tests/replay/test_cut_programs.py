@@ -26,6 +26,8 @@ FRONTS: Mapping[str, Callable[[Callable[..., Any], str], Callable[..., Any]]] = 
 }
 
 
+DEAR = ("flex_attention", "associative_scan", "scan")
+"""Programs that take seconds to trace; the slow tests have all."""
 pytestmark = pytest.mark.usefixtures("fresh_dynamo")
 
 
@@ -53,7 +55,9 @@ def words_of(backend: Backend) -> str:
     return re.sub(r" at [\w.]+:\d+", "", lowered.partition().words)
 
 
-@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow) if name in DEAR else name for name in PROGRAMS]
+)
 def test_a_program_that_must_be_cut_equals_eager_and_says_how_it_was_cut(name: str) -> None:
     program = PROGRAMS[name]
     fast = npucompose.compile(program.function)

@@ -117,6 +117,7 @@ def test_lengths_change_under_static_shapes() -> None:
     assert problems(facts) == ["S7"]
 
 
+@pytest.mark.slow
 def test_the_mended_line_really_mends_it() -> None:
     """The fix of every seeded mistake on the way to path 4, applied one after the other."""
     overrides: list[str] = [

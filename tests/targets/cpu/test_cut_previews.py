@@ -12,7 +12,7 @@ from tests.replay.cut_programs import cond, count, writes_an_input
 pytestmark = pytest.mark.usefixtures("fresh_dynamo")
 
 
-@pytest.mark.parametrize("mode", ["reduce-overhead", "max-autotune"])
+@pytest.mark.parametrize("mode", ["reduce-overhead", pytest.param("max-autotune", marks=pytest.mark.slow)])
 def test_what_an_npu_would_refuse_is_said_once_the_graph_is_known(mode: str) -> None:
     fast = npucompose.compile(cond, f"mode={mode}")
     before = fast.effective

@@ -183,6 +183,7 @@ def test_another_experiment_does_not_load_it_and_a_lost_record_compiles_anew(tmp
 # dynamo_export.
 
 
+@pytest.mark.slow
 @offline
 def test_an_export_lies_in_the_run_directory_and_comes_back_from_the_store(tmp_path: Path) -> None:
     chosen = ("mode=max-autotune", "model=mlp", "pipeline=export", "compiler.export.export_name=net")

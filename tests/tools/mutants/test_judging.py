@@ -94,6 +94,7 @@ def mutant(old: str, new: str, **more: Any) -> Mutation:
     return written("src/npucompose/a.py", SOURCE, old, new, **more)
 
 
+@pytest.mark.slow
 def test_tests_are_chosen_by_what_they_and_their_processes_run(covering: Map):
     def names(old: str, **more: Any) -> set[str]:
         return {t.rpartition("::")[2] for chosen in covering.chosen(mutant(old, old, **more)) for t in chosen.tests}
