@@ -152,7 +152,8 @@ def test_what_needs_nobody_runs_while_the_link_works() -> None:
     assert 0 < decision.prediction.busy["link"] < 1
 
 
-def test_kernels_take_threads_of_their_own_only_where_all_are_on_one_stream() -> None:
+def test_kernels_take_threads_of_their_own_only_where_all_are_on_one_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
     can = attrs.evolve(CAN, device_model=attrs.evolve(cpu(2), fork_us=0.0))
     problem = Problem.from_graph(tensor_parallel(256).graph, Streams(cost="roofline"), can)
     number = len(problem.kernels)
