@@ -55,6 +55,7 @@ class DetachedHandle:
         self._mode = call_mode()
         self._entries = entries = kept.entries
         self.unwatched = kept.unwatched
+        """How many tensors that it holds stand where it does not look: another in their place goes unnoticed."""
         self._held = held
         """Every input of the graph; those that come from arguments are None."""
         self._arguments = arguments
