@@ -38,6 +38,7 @@ class Keeps(nn.Module):
             "dict": {"scale": scale},
             "tuple": (scale, 1),
             "partial": functools.partial(torch.mul, scale),
+            "keyword": functools.partial(torch.mul, other=scale),
             "closure": scaled_by(kept),
         }[self.where]
 
@@ -57,7 +58,7 @@ class Keeps(nn.Module):
                 return kept(x)
 
 
-PLACES = ("attribute", "object", "dict", "tuple", "partial", "closure")
+PLACES = ("attribute", "object", "dict", "tuple", "partial", "keyword", "closure")
 
 
 def handle_of(model: nn.Module, x: Tensor) -> DetachedHandle:
@@ -119,6 +120,23 @@ def test_a_tensor_that_stands_where_nobody_looks_is_counted() -> None:
     model.__dict__["near"] = {"a": {"b": {"c": scale}}}
     found = kept_by(model.modules(), [scale])
     assert (found.unwatched, [name for _, name, _ in found.entries]) == (0, ["near", "a", "b", "c"])
+
+
+def test_tuples_are_steps_as_names_are() -> None:
+    model, scale = nn.Linear(3, 3), torch.ones(3)
+    model.__dict__["far"] = ((((scale,),),),)
+    assert kept_by(model.modules(), [scale]).unwatched == 1
+    model.__dict__["near"] = (((scale,),),)
+    assert kept_by(model.modules(), [scale]).unwatched == 0
+
+
+def test_a_module_that_is_not_among_them_and_a_class_are_not_looked_into() -> None:
+    model, inner, scale = nn.Linear(3, 3), nn.Linear(3, 3), torch.ones(3)
+    inner.__dict__["scale"] = scale
+    model.__dict__["beside"] = inner
+    model.__dict__["kind"] = type("Kind", (), {"scale": scale})
+    assert kept_by([model], [scale]).unwatched == 1
+    assert kept_by([model, inner], [scale]).unwatched == 0
 
 
 def test_what_refers_to_itself_ends() -> None:
