@@ -51,12 +51,14 @@ def answer(
     *,
     processes: bool = False,
     during: str = "nothing",
+    shared: int = 0,
     **engine: Any,
 ) -> Answer:
     """Greedy tokens of an engine that is made with these arguments of `vllm.LLM`, with `processes` in one of its own,
     as `vllm serve` has it; `during` names what happens meanwhile (tests/serving/events.py), `before_…`
-    before it is made."""
+    before it is made. All prompts begin with the same `shared` tokens."""
     asked = {"model": str(model), "batches": batches, "tokens": tokens, "engine": engine, "during": during}
+    asked["shared"] = shared
     ran = subprocess.run(
         command(asked), env=environment(cache, processes), cwd=ROOT, capture_output=True, text=True, check=False
     )
@@ -75,10 +77,11 @@ def environment(cache: Path, processes: bool) -> dict[str, str]:
     return {**os.environ, **ENVIRONMENT, **own}
 
 
-def prompts(batch: int) -> list[dict[str, list[int]]]:
+def prompts(batch: int, shared: int = 0) -> list[dict[str, list[int]]]:
     drawn = random.Random(batch)
+    first = [3 + place % 400 for place in range(shared)]
     drawn_tokens = ([drawn.randrange(3, 500) for _ in range(drawn.randrange(3, 20))] for _ in range(batch))
-    return [{"prompt_token_ids": tokens} for tokens in drawn_tokens]
+    return [{"prompt_token_ids": first + tokens} for tokens in drawn_tokens]
 
 
 def main(asked: dict[str, Any]) -> None:
@@ -91,9 +94,12 @@ def main(asked: dict[str, Any]) -> None:
     getattr(events, f"before_{asked['during']}", lambda: None)()
     llm = LLM(model=asked["model"], **{**ENGINE, **asked["engine"]})
     greedy = SamplingParams(temperature=0, max_tokens=asked["tokens"], ignore_eos=True, detokenize=False)
-    found = getattr(events, asked["during"])(llm, greedy, {batch: prompts(batch) for batch in asked["batches"]})
+    batches = {batch: prompts(batch, asked.get("shared", 0)) for batch in asked["batches"]}
+    found = getattr(events, asked["during"])(llm, greedy, batches)
     counted = {name: counters["inductor"][name] for name in ("fxgraph_cache_miss", "fxgraph_cache_hit")}
-    counted["preemptions"] = sum(m.value for m in llm.get_metrics() if m.name == "vllm:num_preemptions")
+    metrics = {m.name: getattr(m, "value", None) for m in llm.get_metrics()}
+    counted["preemptions"] = metrics["vllm:num_preemptions"]
+    counted["prefix_cache_hits"] = metrics["vllm:prefix_cache_hits"]
     counted["is_ours"] = int(type(current_platform).__name__ == "RecipePlatform")
     print(f"\n{MARK}{json.dumps({'tokens': found, 'counted': counted})}", flush=True)
 

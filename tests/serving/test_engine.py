@@ -137,6 +137,8 @@ SCARCE = {"num_gpu_blocks_override": 40, "block_size": 32, "max_num_batched_toke
 
 
 LONG_BATCHES = [1, 5, 8]
+SHARED = 96
+"""Tokens at the beginning of each prompt: three blocks of the cache."""
 LONG = [*(("qwen2", kind) for kind in SIZES), *((model, "fused") for model in MODELS if model != "qwen2")]
 
 
@@ -147,9 +149,10 @@ def test_256_tokens_are_those_of_eager_with_preemption_chunked_prefill_and_prefi
     """Where eager's two best tokens are a tie, kernels that are fused may choose the other, and nothing more is said of
     that request; recordings of the model's own kernels may not."""
     place, config = written(model, tmp_path), {"npucompose": str(recipe(tmp_path, kind))}
-    alone = answer(place, tmp_path, LONG_BATCHES, tokens=256, during="with_ties", enforce_eager=True).tokens
-    served = answer(place, tmp_path, LONG_BATCHES, tokens=256, additional_config=config, **SCARCE)
+    alone = answer(place, tmp_path, LONG_BATCHES, 256, during="with_ties", shared=SHARED, enforce_eager=True).tokens
+    served = answer(place, tmp_path, LONG_BATCHES, 256, shared=SHARED, additional_config=config, **SCARCE)
     assert served.counted["preemptions"] > 0
+    assert served.counted["prefix_cache_hits"] >= SHARED
     compared = 0
     for batch in map(str, LONG_BATCHES):
         for mine, theirs, ties in zip(served.tokens[batch], alone[batch], alone[f"ties, {batch}"], strict=True):
