@@ -32,14 +32,14 @@ def _check(program: Program, graph: Any, executor: Any) -> None:
 
 
 @pytest.mark.parametrize("executor", ["native", "torchscript", "python"])
-@settings(deadline=None, max_examples=12, suppress_health_check=[HealthCheck.too_slow])
+@settings(deadline=None, max_examples=25, suppress_health_check=[HealthCheck.too_slow])
 @given(program=programs())
 def test_a_random_program_replays_bit_for_bit(program: Program, executor: Any):
     _check(program, traced(program, *program.inputs(0)), executor)
 
 
 @pytest.mark.parametrize("executor", ["native", "torchscript"])
-@settings(deadline=None, max_examples=10, suppress_health_check=[HealthCheck.too_slow])
+@settings(deadline=None, max_examples=20, suppress_health_check=[HealthCheck.too_slow])
 @given(program=programs())
 def test_a_random_functionalized_program_replays_bit_for_bit(program: Program, executor: Any):
     functional = torch.func.functionalize(program, remove="mutations")

@@ -144,7 +144,7 @@ def test_merged_events_keep_every_order_and_every_time(seed: int, streams: int) 
     assert all(reach[place[a]] >> place[b] & 1 for a, b in dags.pairs(then))
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(seed=st.integers(0, 10**6), streams=st.integers(1, 4))
 def test_no_plan_for_time_is_worse_than_one_that_looks_at_no_cores(seed: int, streams: int) -> None:
     inst = instance(*drawn(seed), streams, MODEL)
