@@ -13,12 +13,15 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import settings
+
+from tests.searches import examples
 
 if TYPE_CHECKING:
     from npucompose.streams.strategies.instance import TimedPlan
 
 GOLDEN = Path(__file__).parent / "golden"
-pytest_plugins = ("tests.cold", "tests.shuffled", "tests.skips")
+pytest_plugins = ("tests.cold", "tests.forked_workers", "tests.shuffled", "tests.skips")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -40,6 +43,8 @@ def pytest_configure(config: pytest.Config) -> None:
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     pytest.register_assert_rewrite("tests.npu.claims")
+    settings.register_profile("a search", settings.default, max_examples=examples(100))
+    settings.load_profile("a search")
     if not hasattr(config, "workerinput"):
         from tests.npu.results import Results
 

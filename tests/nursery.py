@@ -32,6 +32,7 @@ import subprocess
 import sys
 import threading
 import traceback
+import types
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NoReturn
@@ -108,10 +109,10 @@ def _shared(environment: Mapping[str, str]) -> str | None:
 
 
 def _flavour(environment: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
-    return tuple(sorted(_read_at_the_beginning(environment).items()))
+    return tuple(sorted(read_at_the_beginning(environment).items()))
 
 
-def _read_at_the_beginning(environment: Mapping[str, str]) -> dict[str, str]:
+def read_at_the_beginning(environment: Mapping[str, str]) -> dict[str, str]:
     read = {name: value for name, value in environment.items() if READ_AT_THE_BEGINNING.match(name)}
     return {"TORCH_DEVICE_BACKEND_AUTOLOAD": "0", **read}
 
@@ -187,7 +188,7 @@ class _Nursery:
 
     def _cold_start(self, order: dict[str, Any]) -> list[str] | None:
         """The command of a cold process, where the environment asks for one."""
-        if _read_at_the_beginning(order["environment"]) == self.read:
+        if read_at_the_beginning(order["environment"]) == self.read:
             return None
         start, *words = order["words"]
         if start == BOOT:
@@ -278,7 +279,12 @@ def _become(order: dict[str, Any], files: list[int]) -> None:
 def _called(words: list[str], own_path: list[str]) -> int:
     start, *rest = words
     try:
-        if start == BOOT:
+        if start == "-u":  # python -u -c …
+            sys.argv[:] = ["-c", *rest[2:]]
+            sys.path[:] = ["", *own_path]
+            sys.modules["__main__"] = main = types.ModuleType("__main__")
+            exec(rest[1], main.__dict__)
+        elif start == BOOT:
             from airflow_free import forkserver
 
             sys.argv[:] = ["-c", *rest]
@@ -360,13 +366,11 @@ def _prctl(option: int, value: int) -> None:
 
 def main() -> None:
     name, path = sys.argv[1:]
-    read = _read_at_the_beginning(os.environ)  # what is loaded may add to it
+    read = read_at_the_beginning(os.environ)  # what is loaded may add to it
     # Without this file's folder and PYTHONPATH: both are the command's own.
     own_path = sys.path[1 + len(_given()) :]
     sys.path[:] = json.loads(path)
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    listener.bind("\0" + name)
-    listener.listen(64)
+    listener = listening(name)
     os.write(1, b"ready\n")  # whoever asks from now on is answered when all is loaded
     for module in PRELOADED:
         importlib.import_module(module)
@@ -379,10 +383,25 @@ def main() -> None:
     Plugins.instance()
     forkserver.subprocess = Warm(name)  # type: ignore[assignment]
     _prctl(PR_SET_CHILD_SUBREAPER, 1)
+    serve(listener, own_path, read)
+
+
+def serve(listener: socket.socket, own_path: list[str], read: dict[str, str]) -> None:
+    """Fork what clients ask for from what is loaded, until standard input ends. `own_path` is what a command finds
+    behind its folder and PYTHONPATH, `read` what of the environment was read at the beginning.
+    """
     gc.collect()
     gc.freeze()
     gc.set_threshold(20_000)  # as the tests themselves: cold.py
     _Nursery(listener, own_path, read).serve()
+
+
+def listening(name: str) -> socket.socket:
+    """An abstract address, which ends with this process."""
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    listener.bind("\0" + name)
+    listener.listen(64)
+    return listener
 
 
 if __name__ == "__main__":

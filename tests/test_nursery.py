@@ -64,7 +64,16 @@ def test_what_must_be_set_before_torch_is_loaded_makes_it_cold(tmp_path: Path) -
     assert not seen(tmp_path / "cold")["warm"]
 
 
-@pytest.mark.parametrize("words", [("run.py", "mode=eger"), ("npucompose", "list", "modez"), ("npucompose", "--help")])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("run.py", "mode=eger"),
+        *(
+            pytest.param(words, marks=pytest.mark.slow)
+            for words in (("npucompose", "list", "modez"), ("npucompose", "--help"))
+        ),
+    ],
+)
 def test_its_words_and_its_status_are_those_of_a_cold_one(words: tuple[str, ...], tmp_path: Path) -> None:
     warm, start = (ran(started(*words), tmp_path / name) for name, started in (("warm", command), ("cold", cold)))
     assert (warm.returncode, warm.stdout, warm.stderr) == (start.returncode, start.stdout, start.stderr)

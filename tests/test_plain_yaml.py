@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 import yaml
+from attrs import evolve
 
+from npucompose import input_safety
 from npucompose.compose.conf import conf_dir
 from npucompose.errors import ConfigError
 from npucompose.input_safety import InputLimits, load_yaml, plain_data, read_text
@@ -83,10 +85,16 @@ def test_our_own_files_read_as_pyyaml_reads_them() -> None:
         assert plain_data(text, file.name, PACKAGED) == yaml.safe_load(text)
 
 
-def test_a_huge_mapping_is_refused_before_it_is_read_to_its_end(tmp_path: Path) -> None:
+@pytest.mark.parametrize("most", [5_000, pytest.param(500_000, marks=pytest.mark.slow)])
+def test_a_huge_mapping_is_refused_before_it_is_read_to_its_end(
+    most: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert input_safety.RECIPE.most_values == 500_000
+    monkeypatch.setattr(input_safety, "RECIPE", evolve(input_safety.RECIPE, most_values=most))
     file = tmp_path / "recipe.lock.yaml"
-    file.write_text("schema: 1\nexperiment:\n" + "".join(f"  k{n}: {n}\n" for n in range(260_000)) + "  no: [yaml")
-    with pytest.raises(ConfigError, match=r"holds more than 500,000 values\."):
+    pairs = "".join(f"  k{n}: {n}\n" for n in range(most // 2 + 1_000))
+    file.write_text(f"schema: 1\nexperiment:\n{pairs}  no: [yaml")
+    with pytest.raises(ConfigError, match=rf"holds more than {most:,} values\."):
         load_yaml(file)
 
 

@@ -18,6 +18,7 @@ from benchmarks.streams.goals import Goal, Part, at_most, shown, table_of
 from benchmarks.streams.plans import MODEL, best, ours, realised
 from benchmarks.streams.rivals import RIVALS
 from npucompose.streams.simulate import Work
+from tests.searches import examples
 from tests.streams import dags, named
 from tests.streams.dags import Dag
 from tests.streams.lower_bound import lower_bound
@@ -32,7 +33,7 @@ def graph_of(then: Dag, kinds: str = "") -> NamedGraph:
 
 
 @given(st.integers(0, 10_000), st.sampled_from(sorted(RIVALS)), st.integers(1, 4))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_every_rival_s_plan_is_legal_and_stands_above_the_bound(seed: int, name: str, streams: int) -> None:
     graph = graph_of(dags.small_dag(seed, most=12), "cvv" * 4)
     graph = NamedGraph(name=name, then=graph.then, work=graph.work[: len(graph.then)])

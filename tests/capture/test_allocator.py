@@ -16,6 +16,7 @@ from npucompose.capture.allocator import (
     Block,
     CachingPool,
 )
+from tests.searches import examples
 
 
 @pytest.mark.parametrize(
@@ -73,7 +74,7 @@ def test_a_large_block_is_split_only_where_more_than_one_mebibyte_is_left() -> N
     assert pool.reserved == LARGE_ALONE + LARGE_SEGMENT
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(st.lists(st.tuples(st.integers(1, 3 * LARGE_ALONE), st.sampled_from("ab"), st.integers(0, 3)), max_size=40))
 def test_what_is_reserved_is_what_is_taken_and_what_is_free(asked: list[tuple[int, str, int]]) -> None:
     """In any order of requests and frees: pieces add up, and a pool that was emptied serves the same without more."""

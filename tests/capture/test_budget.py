@@ -21,6 +21,7 @@ from npucompose.capture.budget import (
 from npucompose.capture.fitting import Amounts, largest_set
 from npucompose.capture_sizes.trace import Trace
 from npucompose.errors import ConfigError
+from tests.searches import examples
 
 VLLM_SIZES = (1, 2, 4, *range(8, 520, 8))
 TP, EP = (CommunicatorGroup(name=name, ranks=8) for name in ("tp", "ep"))
@@ -56,7 +57,7 @@ def cases(draw: st.DrawFn) -> tuple[dict[int, Amounts], Amounts]:
     return costs, draw(st.tuples(st.integers(0, 30), st.integers(0, 40), st.sampled_from([0.5, 2.0, 6.0, 20.0])))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(cases())
 def test_no_set_of_sizes_that_fits_is_larger(case: tuple[dict[int, Amounts], Amounts]) -> None:
     costs, limits = case

@@ -14,6 +14,7 @@ from npucompose.capture_sizes import planner
 from npucompose.capture_sizes.command import vllm_sizes
 from npucompose.capture_sizes.planner import NoPlan, SizeBudget, least_padding, plan
 from npucompose.capture_sizes.trace import Trace
+from tests.searches import examples
 
 
 def least_by_trying_all(trace: Trace, budget: SizeBudget) -> int | None:
@@ -39,7 +40,7 @@ def problems(draw: st.DrawFn) -> tuple[Trace, SizeBudget]:
 
 
 @given(problems())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 def test_no_choice_pads_less_than_the_plan(problem: tuple[Trace, SizeBudget]) -> None:
     trace, budget = problem
     least = least_by_trying_all(trace, budget)
@@ -56,7 +57,7 @@ def test_no_choice_pads_less_than_the_plan(problem: tuple[Trace, SizeBudget]) ->
 
 
 @given(problems())
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 def test_the_curve_has_the_least_padding_of_each_number_of_recordings(problem: tuple[Trace, SizeBudget]) -> None:
     trace, _ = problem
     curve = list(least_padding(trace, 99))

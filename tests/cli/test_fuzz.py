@@ -13,6 +13,7 @@ from npucompose.compose.tree import Composer
 from npucompose.errors import ConfigError
 from npucompose.experiment.job import Job, PlanContext
 from npucompose.vendor.compiler import EVERY_LEAF
+from tests.searches import examples
 
 GROUPS = sorted(folder.name for folder in conf_dir().iterdir() if folder.is_dir())
 CHOICES = sorted({file.stem for file in conf_dir().glob("*/*.yaml")})
@@ -73,7 +74,7 @@ def outcome(overrides: list[str]) -> Job | ConfigError:
 ANYWAY = [HealthCheck.function_scoped_fixture, HealthCheck.too_slow, HealthCheck.data_too_large]
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=ANYWAY)
+@settings(max_examples=examples(40), deadline=None, suppress_health_check=ANYWAY)
 @given(overrides=st.lists(OVERRIDE, max_size=4))
 def test_no_override_gets_past_the_checks(
     overrides: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch

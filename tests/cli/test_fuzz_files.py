@@ -26,6 +26,7 @@ from npucompose.errors import ConfigError
 from npucompose.experiment.job import Job, PlanContext
 from npucompose.experiment.lock import read
 from npucompose.experiment.verify import compared, described, job_of, judged
+from tests.searches import examples
 
 ANYWAY = [HealthCheck.function_scoped_fixture, HealthCheck.too_slow, HealthCheck.data_too_large]
 FEW, MANY = 15, 1000
@@ -115,7 +116,7 @@ def look_at_configuration(group: str, text: str, folder: Path) -> None:
     assert [path for path in folder.rglob("*") if path.is_file()] == []
 
 
-@settings(max_examples=FEW, deadline=None, suppress_health_check=ANYWAY)
+@settings(max_examples=examples(FEW), deadline=None, suppress_health_check=ANYWAY)
 @given(group=st.sampled_from(GROUPS), text=CONFIGURATIONS)
 @example(group="experiment", text="# @package _global_\nseed: 1\n")
 def test_no_configuration_of_a_stranger_gets_past_the_checks(
@@ -185,7 +186,7 @@ def look_at_recipe(tree: dict[str, Any], recipe: dict[str, Any], folder: Path) -
     assert {path.name for path in folder.iterdir()} == {"theirs.yaml", "ours.yaml"}
 
 
-@settings(max_examples=FEW, deadline=None, suppress_health_check=ANYWAY)
+@settings(max_examples=examples(FEW), deadline=None, suppress_health_check=ANYWAY)
 @given(data=st.data())
 def test_no_recipe_of_a_stranger_gets_past_the_checks(
     data: st.DataObject, recipe: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -242,7 +243,7 @@ def look_at_script(text: str, folder: Path, capsys: pytest.CaptureFixture[str]) 
     assert [path.name for path in folder.iterdir()] == ["theirs.py"]
 
 
-@settings(max_examples=FEW, deadline=None, suppress_health_check=ANYWAY)
+@settings(max_examples=examples(FEW), deadline=None, suppress_health_check=ANYWAY)
 @given(text=SCRIPTS)
 @example(text="import torchair\nconfig = torchair.CompilerConfig()\nconfig.mode = 'a\\ntrust: true\\n#'\n")
 def test_no_script_of_a_stranger_is_run_or_writes_more_than_it_may(

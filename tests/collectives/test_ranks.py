@@ -19,6 +19,7 @@ from npucompose.streams.ranks import CollectiveCall, RankOrder, check
 from npucompose.targets.process_groups import exchange, told
 from tests.collectives.ranks import STEPS, Steps, on_both, program
 from tests.sample_graphs import CAN
+from tests.searches import examples
 
 THREE: Steps = [
     ("all_reduce", 0, 0), ("mm", 0, 1), ("all_gather", 1, 0), ("wait", 0, 0), ("all_reduce", 2, 0), ("wait", 0, 0),
@@ -40,7 +41,7 @@ def refused(orders: dict[int, RankOrder]) -> str:
     return str(error.value)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(STEPS, st.integers(1, 3), st.integers(1, 3))
 def test_whatever_streams_each_rank_plans_their_collectives_meet(steps: Steps, one: int, other: int) -> None:
     orders = {0: order_of(steps, one), 1: order_of(steps, other)}
@@ -57,7 +58,7 @@ def swapped(order: RankOrder, first: int, second: int) -> RankOrder:
     return RankOrder(calls=tuple(calls))
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(STEPS, st.integers(0, 20), st.integers(1, 20))
 def test_two_collectives_that_one_rank_issues_the_other_way_round_are_refused(steps: Steps, at: int, by: int) -> None:
     order = order_of(steps, 2)

@@ -22,6 +22,7 @@ from npucompose.streams import apply, validate
 from tests.collectives.ranks import STEPS, Steps, inputs_of, on_both, program, two_ranks
 from tests.replay.capturing import one_thread, same
 from tests.sample_graphs import CAN, Program, aten
+from tests.searches import examples
 
 ASIDE = Streams(objective="streams", cost="none", max_streams=3, min_gain=0)
 MLP: Steps = [
@@ -54,7 +55,7 @@ def replays_agree(steps: Steps, executor: Any, times: int) -> set[str]:
         return set(on_both(one))
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=examples(12), deadline=None)
 @given(STEPS)
 def test_whatever_the_plan_both_ranks_replay_the_bits_of_the_graph(steps: Steps) -> None:
     with one_thread():

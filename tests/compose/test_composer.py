@@ -5,10 +5,15 @@ from __future__ import annotations
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+from hydra._internal import defaults_list as hydra_defaults
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
+from hydra._internal.utils import create_config_search_path
+from hydra.core.default_element import ConfigDefault, GroupDefault
 from hydra.errors import ConfigCompositionException
+from hydra.types import RunMode
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
@@ -20,6 +25,7 @@ from npucompose.compose.references import resolved
 from npucompose.compose.tree import COMMAND_LINE, DEFAULT, Composer, compose
 from npucompose.errors import ConfigError
 from npucompose.table.structure import flat
+from tests.searches import examples
 
 CHOICES = {
     "mode": ["eager", "reduce-overhead", "max-autotune"],
@@ -52,7 +58,7 @@ def _texts(choices: dict[str, list[str]]) -> st.SearchStrategy[list[str]]:
 SHARED = Composer()
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(chosen=_texts(CHOICES), values=_texts(VALUES))
 def test_merging_values_gives_what_hydra_gives(chosen: list[str], values: list[str]) -> None:
     base = OmegaConf.create(SHARED.compose(chosen).tree)
@@ -108,6 +114,27 @@ def test_hydra_runs_once_for_each_combination_of_choices(composed: list[object])
         for seed in range(5):
             composer.compose([f"model={model}", f"seed={seed}"])
     assert len(composed) == 2
+
+
+def test_a_defaults_list_may_refer_to_another_choice(tmp_path: Path) -> None:
+    for name, text in {
+        "config": "defaults: [db: small, schema: '${db}']",
+        "db/small": "rows: 1",
+        "schema/small": "of: small",
+    }.items():
+        file = tmp_path / f"{name}.yaml"
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(text)
+    config = ConfigLoaderImpl(create_config_search_path(str(tmp_path))).load_configuration("config", [], RunMode.RUN)
+    assert (config.db.rows, config.schema.of) == (1, "small")
+
+
+@pytest.mark.parametrize(("entry", "made"), [("small", False), ("${db}", True)])
+def test_what_may_be_referred_to_is_made_only_for_a_list_that_refers(entry: str, made: bool) -> None:
+    entries = [ConfigDefault(path="_self_"), GroupDefault(group="schema", value=entry)]
+    entries[1].update_parent("", "")
+    found = hydra_defaults._create_interpolation_map(SimpleNamespace(known_choices={"db": "small"}), entries, True)
+    assert found == ({"db": "small", "defaults": [{"schema": entry}]} if made else None)
 
 
 def test_a_process_composes_the_same_choices_of_the_package_once(composed: list[object]) -> None:

@@ -7,7 +7,8 @@ from npucompose.api import checked
 from npucompose.compose.session import Session
 
 
-@pytest.mark.parametrize("way", [pytest.param("compiled", marks=pytest.mark.slow), "detached"])
+@pytest.mark.slow
+@pytest.mark.parametrize("way", ["compiled", "detached"])
 def test_twenty_replays_with_a_moving_cache_position_equal_twenty_eager_steps(way: str) -> None:
     live = Session(checked(["mode=reduce-overhead", "passes=stream_plan", "model=gpt_decode"]))
     function = live.compiled if way == "compiled" else live.detached

@@ -28,6 +28,7 @@ from npucompose.input_safety import load_yaml
 from npucompose.results.graphs import Partition
 from npucompose.results.record import Expectation
 from npucompose.table.structure import of_facts
+from tests.searches import examples
 
 
 @pytest.fixture(scope="module")
@@ -253,7 +254,7 @@ def whole(job: Job) -> str:
     ).text()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(data=st.data())
 def test_no_change_of_a_recipe_makes_a_traceback(data: st.DataObject, whole: str) -> None:
     """A line dropped, or a value of another type in its place, the hash made to fit."""

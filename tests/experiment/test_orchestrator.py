@@ -75,6 +75,7 @@ def test_the_environment_names_the_store(monkeypatch: pytest.MonkeyPatch, tmp_pa
     assert default_store().advice == "Name another one with NPUCOMPOSE_STORE=folder."
 
 
+@pytest.mark.slow
 def test_the_server_that_forks_has_torch_one_thread_and_no_device(tmp_path: Path) -> None:
     task = WorkerTask(
         entry="bakery:look_at_the_fork", payload={}, time_limit_s=60, log_path=tmp_path / "log", loaded=CpuTarget.loaded

@@ -25,6 +25,7 @@ from npucompose.experiment.sweep.plan import point_of
 from npucompose.experiment.sweep.run import PointLedger
 from npucompose.schema.sweep import Dimension
 from npucompose_extensions.search.study import Space, written
+from tests.searches import examples
 
 COMPOSER = Composer()
 FOUND = ["search=optuna", "+search.objectives.p50_us=minimize", "+search.space.seed={low:1,high:2}"]
@@ -71,7 +72,7 @@ SCALARS = st.one_of(
 )  # fmt: skip
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(value=st.one_of(SCALARS, st.lists(SCALARS, max_size=3)))
 def test_what_is_written_is_read_again_as_the_same_value(value: Any) -> None:
     (override,) = parsed_overrides([f"key={written(value)}"])

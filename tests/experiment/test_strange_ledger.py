@@ -17,6 +17,7 @@ from airflow_free.ledger import FILE_NAME, Trial
 from npucompose.cli import main
 from npucompose.experiment.sweep.run import PointEntry, PointLedger
 from npucompose.results.record import Figures
+from tests.searches import examples
 
 POINT = PointEntry(
     key="a" * 64, status="ok", overrides=("seed=1",), figures=Figures(model="add", p50_us=2.0, pool_bytes=64)
@@ -144,7 +145,7 @@ CELLS = st.one_of(
 NUMBERS = itertools.count()
 
 
-@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(80), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(cells=st.dictionaries(st.sampled_from(PointLedger.columns()), CELLS, min_size=1, max_size=4))
 def test_no_row_of_a_stranger_ends_in_a_traceback(
     cells: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -30,7 +30,7 @@ COMMITS = ("54c1028f", "5220e2d7", "37c1e63a")
 """Of 2026-11-21, 11-22 and 11-23, oldest first; all of them called themselves 0.1.0."""
 
 
-@pytest.fixture(params=COMMITS)
+@pytest.fixture(params=[COMMITS[0], *(pytest.param(one, marks=pytest.mark.slow) for one in COMMITS[1:])])
 def place(request: pytest.FixtureRequest) -> Path:
     return FOLDER / request.param
 

@@ -11,6 +11,7 @@ from npucompose import ops
 from npucompose.graphs import Aliases, Dependence
 from npucompose.graphs.dependence import storage_of
 from tests.sample_graphs import Program, aten, node, programs, traced
+from tests.searches import examples
 
 X, Y = torch.randn(4, 4), torch.randn(4, 4)
 
@@ -107,7 +108,7 @@ def test_what_two_results_of_one_call_own_is_told_apart() -> None:
 
 
 @given(programs())
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 def test_edges_go_forward_between_kernels_and_cover_the_data(module: Any) -> None:
     found = Dependence.from_graph(module.graph)
     number = {kernel: index for index, kernel in enumerate(found.kernels)}

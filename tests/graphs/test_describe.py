@@ -10,6 +10,7 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from npucompose.graphs import Snapshot, fingerprint, op_counts, printed, symbols
 from tests.sample_graphs import node, programs, traced
+from tests.searches import examples
 
 X = torch.randn(4, 4)
 
@@ -77,7 +78,7 @@ def test_the_listing_is_the_golden_text(golden: Any) -> None:
 
 
 @given(programs(in_place=False))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 def test_a_changed_argument_changes_the_fingerprint(module: Any) -> None:
     before = fingerprint(module.graph)
     output = node(module.graph, "output")

@@ -116,7 +116,7 @@ def test_a_model_is_for_inference_and_its_results_are_finite(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", every_model(slow=("minilm", "transformers", "tiny_ops", "resnet18", "gpt_prefill", "unet"))
+    "name", every_model(slow=("minilm", "transformers", "tiny_ops", "resnet18", "gpt_prefill", "gpt_decode", "unet"))
 )
 def test_one_graph_gives_the_same_bits_as_eager_step_after_step(name: str) -> None:
     torch._dynamo.reset()

@@ -16,6 +16,7 @@ from torch._dynamo.testing import CompileCounterWithBackend
 import npucompose.ops
 from npucompose.errors import NpuComposeError
 from npucompose.ops.definitions import UnsupportedArgument
+from tests.searches import examples
 
 # The kernel computes in float32 and rounds once; a half-precision result is off by at most one rounding.
 TOLERANCE = {torch.float32: 2e-5, torch.float16: 2e-3, torch.bfloat16: 2e-2}
@@ -104,7 +105,7 @@ def test_fia_equals_float64_attention(layout: str, kv_heads: int, dtype: torch.d
     same(got_lse, lse, torch.float32 if dtype == torch.float32 else dtype)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(
     batch=st.integers(1, 3),
     kv_heads=st.integers(1, 2),

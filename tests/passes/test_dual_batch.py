@@ -29,6 +29,7 @@ from npucompose.vendor.devices import ATLAS_A2
 from tests.collectives.ranks import on_both, two_ranks
 from tests.passes.test_rewrites import before_and_after
 from tests.sample_graphs import CAN, names, node, programs, run, traced
+from tests.searches import examples
 
 ALWAYS = DualBatchOverlap(input="x_1", streams=Streams(min_gain=0, cost="none"))
 X = torch.randn(7, 4, 6)
@@ -225,7 +226,7 @@ def _exists(name: str) -> bool:
     return any(hasattr(space, name) for space in (torch.ops.aten, torch.ops._c10d_functional))
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(module=programs(size=14), dim=st.integers(0, 1))
 def test_random_graphs_that_write_and_draw_and_mix_keep_their_results(module: fx.GraphModule, dim: int) -> None:
     """Held to the promise by bits where the region says so; else `check=per_pass` compares within the dtype's table."""

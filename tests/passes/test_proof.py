@@ -21,6 +21,7 @@ from npucompose.passes.simplify import Cse, DeadCode, RemoveNoop
 from npucompose.schema.capabilities import Capabilities
 from tests.passes.random_moves import RandomMoves
 from tests.sample_graphs import CAN, aten, mm_abs_sub, programs, traced
+from tests.searches import examples
 
 X = torch.randn(4, 4)
 
@@ -118,7 +119,7 @@ def test_random_numbers_are_drawn_alike_before_and_after() -> None:
 
 
 @given(programs())
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 def test_the_built_in_passes_keep_their_promises_on_random_graphs(module: fx.GraphModule) -> None:
     passes = (("dead_code", DeadCode()), ("cse", Cse()), ("remove_noop", RemoveNoop()), ("stream_plan", StreamPlan()))
     records = PassPipeline(passes=passes, can=CAN, check=True)(module)

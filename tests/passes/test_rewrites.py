@@ -17,6 +17,7 @@ from npucompose.schema.capabilities import Capabilities
 from npucompose.schema.streams import Streams
 from npucompose.streams import apply
 from tests.sample_graphs import CAN, Program, aten, names, programs, run, traced, value_of
+from tests.searches import examples
 
 X = torch.randn(2, 3)
 CLEANING: list[Pass] = [DeadCode(), Cse(), RemoveNoop()]
@@ -57,7 +58,7 @@ def test_before_and_after_are_the_golden_text(a_pass: Pass, function: Any, golde
 
 @pytest.mark.parametrize("a_pass", CLEANING, ids=lambda a_pass: a_pass.name)
 @given(module=programs(size=16))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_every_bit_stays_and_a_second_run_finds_nothing(a_pass: Pass, module: fx.GraphModule) -> None:
     expected = run(module)
     shared = outputs_sharing(module.graph)
@@ -71,7 +72,7 @@ def test_every_bit_stays_and_a_second_run_finds_nothing(a_pass: Pass, module: fx
 
 
 @given(module=programs(size=16), order=st.permutations(CLEANING))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 def test_the_passes_keep_every_bit_in_any_order(module: fx.GraphModule, order: list[Pass]) -> None:
     expected = run(module)
     shared = outputs_sharing(module.graph)

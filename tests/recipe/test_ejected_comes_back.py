@@ -18,6 +18,7 @@ from npucompose.schema.experiment import Experiment, Shapes
 from npucompose.vendor.compiler import LEAVES, CompilerOptions
 from tests.recipe.experiments import EXPERIMENTS, OTHER_VERSIONS, ejected
 from tests.recipe.importing import compiler, experiment_of, experiments
+from tests.searches import examples
 
 
 @pytest.mark.parametrize("name", [*EXPERIMENTS, *OTHER_VERSIONS])
@@ -75,7 +76,7 @@ def test_an_edited_recipe_is_checked(change: tuple[str, str], words: str) -> Non
         import_script(script.replace(*change))
 
 
-@settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(120), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(experiments())
 def test_any_legal_options_survive_ejecting_and_importing(experiment: Experiment) -> None:
     """The header is cut off: what comes back was read from the code alone."""

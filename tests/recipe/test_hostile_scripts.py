@@ -22,6 +22,7 @@ from npucompose.recipe.ejected import text as script
 from npucompose.recipe.freeze import FrozenGraph
 from npucompose.schema.experiment import Experiment
 from tests.recipe.experiments import EXPERIMENTS
+from tests.searches import examples
 
 EVIL = (
     '"""\nimport os\n"""',
@@ -128,7 +129,7 @@ def test_every_script_has_the_same_statements_whatever_the_texts_say(
 
 
 @evil
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(text=st.text(max_size=40))
 def test_the_recipe_in_the_header_comes_back_whatever_it_says(text: str) -> None:
     data = {"model": {"name": text, "list": [text, f"a {text}"], f"key {text}": 1}}
@@ -143,7 +144,7 @@ def test_the_recipe_in_the_header_comes_back_whatever_it_says(text: str) -> None
 
 
 @evil
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(text=st.text(max_size=40))
 @example(text="function")  # what a parameter of our own is called
 def test_what_is_no_name_is_never_written_where_names_stand(text: str) -> None:

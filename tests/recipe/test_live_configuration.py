@@ -13,9 +13,10 @@ from npucompose.targets.torchair.config import node_filter
 from npucompose.vendor.compiler import LEAVES
 from tests.recipe.fakes import FakeConfig
 from tests.recipe.importing import experiments
+from tests.searches import examples
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(experiments())
 def test_a_live_configuration_gives_the_same_tree_as_its_script(experiment: Experiment) -> None:
     package = "npugraph_ex" if experiment.mode.name == "npugraph_ex" else "torchair"

@@ -20,6 +20,7 @@ from npucompose.replay.operands import same_bytes
 from npucompose.streams.pool import ALIGNMENT, MemoryBlock, aligned, place
 from tests.replay.capturing import in_threads, request, traced
 from tests.replay.random_programs import programs
+from tests.searches import examples
 
 EXECUTORS = pytest.mark.parametrize("executor", ["native", "torchscript", "python"])
 SIZES = (24, 16, 40, 20, 32)
@@ -192,7 +193,7 @@ def test_signatures_in_any_order_give_eagers_bits_over_poisoned_memory(executor:
     assert nbytes(cache.arena.slabs()) < 0.6 * apart
 
 
-@settings(deadline=None, max_examples=12)
+@settings(deadline=None, max_examples=examples(12))
 @given(st.lists(programs(), min_size=4, max_size=5), st.sampled_from(["native", "python"]), st.randoms())
 def test_random_programs_in_one_arena_give_eagers_bits_in_any_order(made: list[Any], executor: Any, order: Any):
     arena = Arena()

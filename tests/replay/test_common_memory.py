@@ -28,6 +28,7 @@ from tests.replay.capturing import in_threads, one_thread, request, traced
 from tests.replay.executor.streams_by_hand import planned
 from tests.replay.random_programs import programs
 from tests.replay.test_arena import EXECUTORS, block, block_of, nbytes, poison
+from tests.searches import examples
 
 OVERRIDES = ("mode=reduce-overhead", "target=cpu")
 
@@ -125,7 +126,7 @@ def chain(made: Sequence[Any], values: Sequence[torch.Tensor], run: Any) -> list
     return outputs
 
 
-@settings(deadline=None, max_examples=12)
+@settings(deadline=None, max_examples=examples(12))
 @given(st.lists(programs(), min_size=2, max_size=4), st.sampled_from(["native", "torchscript", "python"]))
 def test_random_sets_of_graphs_that_feed_each_other_have_eagers_bits(made: list[Any], executor: Any) -> None:
     arena = Arena()

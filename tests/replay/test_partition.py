@@ -24,6 +24,7 @@ from npucompose.replay.gate import refused
 from npucompose.replay.operands import mapped, same_bytes
 from tests.replay.capturing import built, request, same, traced
 from tests.replay.random_programs import Program, programs
+from tests.searches import examples
 
 aten = torch.ops.aten
 
@@ -176,7 +177,7 @@ def at_random(module: fx.GraphModule, seed: int) -> dict[fx.Node, str]:
 
 
 @pytest.mark.parametrize("executor", ["native", "torchscript"])
-@settings(deadline=None, max_examples=15, suppress_health_check=[HealthCheck.too_slow])
+@settings(deadline=None, max_examples=examples(15), suppress_health_check=[HealthCheck.too_slow])
 @given(program=programs(), seed=st.integers(0, 99))
 def test_a_random_graph_cut_at_random_places_gives_the_same_bits(program: Program, seed: int, executor: Any) -> None:
     module = traced(program, *program.inputs(0))
@@ -209,7 +210,7 @@ def refusing(names: frozenset[str]) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("executor", ["native", "torchscript"])
-@settings(deadline=None, max_examples=15, suppress_health_check=[HealthCheck.too_slow])
+@settings(deadline=None, max_examples=examples(15), suppress_health_check=[HealthCheck.too_slow])
 @given(program=programs(), seed=st.integers(0, 99))
 def test_a_random_graph_whose_nodes_are_refused_while_they_are_recorded_gives_the_same_bits(
     program: Program, seed: int, executor: Any

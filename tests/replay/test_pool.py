@@ -20,6 +20,7 @@ from npucompose.replay.plan import Plan, PlanSlot
 from npucompose.streams.pool import ALIGNMENT, MemoryBlock, place
 from tests.replay.capturing import traced
 from tests.replay.random_programs import programs
+from tests.searches import examples
 
 
 @st.composite
@@ -61,7 +62,7 @@ def test_a_block_takes_the_smallest_gap_that_fits():
     assert place(made).offsets[4] == 640 + 576
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 @given(programs())
 def test_a_replay_that_poisons_every_dead_block_gives_the_same_bits(program: Any):
     inputs = program.inputs(0)

@@ -12,6 +12,7 @@ from npucompose.replay.captured_graph import CapturedGraph
 from npucompose.replay.operands import same_bytes
 from tests.replay.capturing import traced
 from tests.replay.random_programs import Program, programs
+from tests.searches import examples
 
 
 def _check(program: Program, graph: Any, executor: Any) -> None:
@@ -32,14 +33,14 @@ def _check(program: Program, graph: Any, executor: Any) -> None:
 
 
 @pytest.mark.parametrize("executor", ["native", "torchscript", "python"])
-@settings(deadline=None, max_examples=25, suppress_health_check=[HealthCheck.too_slow])
+@settings(deadline=None, max_examples=examples(25), suppress_health_check=[HealthCheck.too_slow])
 @given(program=programs())
 def test_a_random_program_replays_bit_for_bit(program: Program, executor: Any):
     _check(program, traced(program, *program.inputs(0)), executor)
 
 
 @pytest.mark.parametrize("executor", ["native", "torchscript"])
-@settings(deadline=None, max_examples=20, suppress_health_check=[HealthCheck.too_slow])
+@settings(deadline=None, max_examples=examples(20), suppress_health_check=[HealthCheck.too_slow])
 @given(program=programs())
 def test_a_random_functionalized_program_replays_bit_for_bit(program: Program, executor: Any):
     functional = torch.func.functionalize(program, remove="mutations")

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from npucompose.report import layout as drawn
 from npucompose.report.layout import GraphLayout, layout, spread
+from tests.searches import examples
 
 
 @st.composite
@@ -32,7 +33,7 @@ def rows(found: GraphLayout, inputs: list[tuple[int, ...]]) -> list[int]:
 
 
 @given(graphs())
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 def test_no_node_lies_over_another_and_all_lie_inside(
     given: tuple[list[tuple[int, ...]], list[tuple[int, int]]],
 ) -> None:
@@ -46,7 +47,7 @@ def test_no_node_lies_over_another_and_all_lie_inside(
 
 
 @given(graphs())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_a_node_is_in_a_later_layer_than_what_it_reads_and_what_it_waits_for(
     given: tuple[list[tuple[int, ...]], list[tuple[int, int]]],
 ) -> None:

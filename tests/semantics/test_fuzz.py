@@ -6,6 +6,7 @@ import pytest
 from hypothesis import Phase, given, seed, settings
 
 from npucompose.replay.captured_graph import CapturedGraph
+from tests.searches import examples
 from tests.semantics.fuzzing import SETTINGS, complaint
 from tests.semantics.programs import FUSED_WAYS, Program, programs
 
@@ -48,7 +49,7 @@ def test_without_the_look_at_who_holds_results_the_fuzzer_finds_them_overwritten
     tried: list[Program] = []
 
     @seed(14)
-    @settings(PLAINLY, max_examples=200)
+    @settings(PLAINLY, max_examples=examples(200))
     @given(program=programs())
     def look(program: Program) -> None:
         tried.append(program)
@@ -65,7 +66,7 @@ def test_the_same_seed_writes_the_same_programs():
         found: list[str] = []
 
         @seed(3)
-        @settings(PLAINLY, max_examples=20)
+        @settings(PLAINLY, max_examples=examples(20))
         @given(program=programs())
         def note(program: Program) -> None:
             found.append(repr(program))

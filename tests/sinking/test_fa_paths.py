@@ -29,7 +29,7 @@ TABLE = {
 }
 
 
-@pytest.mark.parametrize("path", TABLE)
+@pytest.mark.parametrize("path", [pytest.param(n, marks=pytest.mark.slow) if n in (2, 3, 6) else n for n in TABLE])
 @pytest.mark.parametrize("op", OPERATORS)
 def test_a_preset_is_derived_to_be_on_its_path(path: int, op: str) -> None:
     soc = compose([f"experiment=fa_path{path}"]).tree["target"]["soc"]

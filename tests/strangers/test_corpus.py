@@ -22,7 +22,7 @@ from tests.strangers import trace
 from tests.strangers.corpus import SECRET, corpus
 
 ROOT = Path(__file__).resolve().parents[2]
-FAST = 6
+FAST = 4
 LONGEST_S = 10.0
 COMPILERS = re.compile(r"(cc|c\+\+|gcc|g\+\+|clang|clang\+\+|ninja|collect2|cc1plus|as|ld)$")
 OURS = ("outputs/", ".npucompose/", "multirun/", "page.html")

@@ -12,7 +12,7 @@ from tests.streams import dags
 from tests.streams.dags import Dag, pairs, small_dag
 
 RANDOM = 1000
-GRAPHS = pytest.mark.parametrize("graphs", [200, pytest.param(RANDOM, marks=pytest.mark.slow)])
+GRAPHS = pytest.mark.parametrize("graphs", [60, pytest.param(RANDOM, marks=pytest.mark.slow)])
 
 
 def shape_of(then: Dag) -> Shape:

@@ -20,6 +20,7 @@ from npucompose.streams.problem import Problem, ScheduledPlan, schedule
 from npucompose.streams.simulate import Work
 from npucompose.vendor.devices import ATLAS_A2
 from tests.sample_graphs import CAN, traced
+from tests.searches import examples
 
 FREE = attrs.evolve(ATLAS_A2, launch_us=0.0, event_us=0.0, stream_us=0.0)
 ON = attrs.evolve(CAN, device_model=FREE, core_limits=True)
@@ -195,7 +196,7 @@ def briefly() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("briefly")
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(st.integers(0, 10_000), st.booleans())
 def test_what_is_changed_is_never_slower_keeps_every_order_and_asks_for_no_core_that_is_not_there(
     seed: int, divide: bool

@@ -14,6 +14,7 @@ from npucompose.streams.simulate import SharedDevice, Work
 from npucompose.streams.strategies import exact
 from npucompose.streams.strategies.exact import fastest
 from npucompose.streams.strategies.instance import Assignment, Instance, TimedPlan
+from tests.searches import examples
 from tests.streams.exhaustive import best_makespan, least_makespan
 from tests.streams.small import FREE, MODEL, SmallGraph, small_graph
 
@@ -34,7 +35,7 @@ def least(given: Instance, known: float) -> float:
     return least_makespan(given.then, given.work, given.streams, given.model, known)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(SEEDS)
 def test_from_any_plan_the_fastest_of_all_is_found(seed: int) -> None:
     given = small_graph(seed, most=4).instance
@@ -59,7 +60,7 @@ def test_the_fastest_of_all_is_given_with_the_fewest_events_for_its_time(seed: i
     assert len(found.events) < len(best.events)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(SEEDS)
 def test_what_plans_are_judged_by_leaves_out_no_plan_that_is_better(seed: int) -> None:
     given = small_graph(seed, most=4).instance

@@ -20,6 +20,7 @@ from npucompose.streams.gangs import turns
 from npucompose.targets.null_device import NullDevice
 from npucompose.vendor.devices import ATLAS_A2, STREAMS
 from tests.sample_graphs import CAN, Program, aten, node
+from tests.searches import examples
 
 assert _functional_collectives  # defines the operators
 
@@ -124,7 +125,7 @@ def program(steps: list[tuple[str, int, int]], gang: torch._ops.OpOverload) -> f
     return made.finish(values[-4:])
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(steps=STEPS, objective=st.sampled_from(("makespan", "streams", "events")))
 def test_no_plan_that_is_found_is_refused_for_its_gangs(
     gang: torch._ops.OpOverload, steps: list[tuple[str, int, int]], objective: str

@@ -12,6 +12,7 @@ from npucompose.streams.events import fewest_events, in_runs
 from npucompose.streams.simulate import Work, simulate
 from npucompose.streams.strategies.list_schedule import by_urgency
 from npucompose.vendor.devices import ATLAS_A2
+from tests.searches import examples
 from tests.streams import dags, named
 from tests.streams.exhaustive import best_makespan, makespan_of
 from tests.streams.lower_bound import lower_bound
@@ -33,7 +34,7 @@ def fits(item: Work) -> Work:
 
 
 @given(st.data(), st.integers(0, 10_000), st.integers(1, 3))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 def test_no_plan_of_a_small_graph_beats_it(data: st.DataObject, seed: int, streams: int) -> None:
     then = dags.small_dag(seed, most=4)
     work = [fits(data.draw(WORKS)) for _ in then]
@@ -41,7 +42,7 @@ def test_no_plan_of_a_small_graph_beats_it(data: st.DataObject, seed: int, strea
 
 
 @given(st.data(), st.integers(0, 10_000), st.integers(1, 4))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_no_random_plan_beats_it(data: st.DataObject, seed: int, streams: int) -> None:
     then = dags.small_dag(seed, most=12)
     work = [fits(data.draw(WORKS)) for _ in then]

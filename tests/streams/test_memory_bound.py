@@ -33,6 +33,7 @@ from npucompose.streams.problem import Problem, ScheduledPlan, schedule
 from npucompose.vendor.devices import cpu
 from tests.replay.capturing import one_thread
 from tests.sample_graphs import CAN, run, some_inputs, traced
+from tests.searches import examples
 from tests.streams import dags
 from tests.streams.random_in_place import in_place_program
 
@@ -126,7 +127,7 @@ def plans(draw: Any) -> tuple[list[list[int]], list[int], list[Life]]:
     return then, streams, lives
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(plan=plans(), seed=st.integers(0, 99))
 def test_no_run_that_streams_and_events_allow_has_more_alive(plan: Any, seed: int) -> None:
     then, streams, lives = plan
@@ -187,7 +188,7 @@ def of_random_graph(seed: int, bound: str | None, apart: bool = False) -> tuple[
 
 
 @pytest.mark.parametrize("apart", [False, True], ids=["one pool", "a pool for each stream"])
-@pytest.mark.parametrize("graphs", [8, pytest.param(200, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("graphs", [4, pytest.param(200, marks=pytest.mark.slow)])
 def test_no_plan_of_random_graphs_is_above_its_bound(graphs: int, apart: bool) -> None:
     over = slower = 0
     for seed in range(graphs):
@@ -275,7 +276,7 @@ def test_streams_in_the_graph_that_are_over_the_bound_are_refused_or_replaced() 
 # The pool that is really placed.
 
 
-@pytest.mark.parametrize("graphs", [6, pytest.param(200, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("graphs", [3, pytest.param(200, marks=pytest.mark.slow)])
 def test_the_pool_of_the_native_replayer_is_never_above_the_bound(graphs: int) -> None:
     free_over = on_threads = 0
     with one_thread():

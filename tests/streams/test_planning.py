@@ -21,6 +21,7 @@ from npucompose.streams.execute import find_races
 from npucompose.table.structure import structure
 from tests.recipe.fakes import npugraph_ex_operators
 from tests.sample_graphs import CAN, mm_abs_sub, names, programs, run, traced
+from tests.searches import examples
 
 AUTO = Streams(min_gain=0)
 BY_SHAPE = Streams(objective="events", cost="none")
@@ -333,7 +334,7 @@ def test_stripping_gives_back_the_graph() -> None:
 
 
 @given(programs(), st.integers(1, 4), st.integers(0, 10_000))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 def test_any_order_that_an_auto_plan_allows_gives_the_same_bits(module: Any, max_streams: int, seed: int) -> None:
     expected = run(module)
     wanted = Streams(min_gain=0, max_streams=max_streams)
@@ -352,7 +353,7 @@ def test_any_order_that_an_auto_plan_allows_gives_the_same_bits(module: Any, max
 
 
 @given(programs(), st.integers(0, 10_000))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 def test_any_assignment_whatever_is_made_safe(module: Any, seed: int) -> None:
     expected = run(module)
     chance = random.Random(seed)

@@ -18,6 +18,7 @@ from npucompose.schema.streams import Streams
 from npucompose.streams import apply, decision_of, plan_of, validate
 from npucompose.streams.execute import find_races
 from tests.sample_graphs import CAN, run, seeded_program, traced
+from tests.searches import examples
 
 X = torch.randn(8, 8)
 
@@ -116,7 +117,7 @@ def replanned(seed: int, wanted: Streams) -> tuple[str, str, StreamAssignment]:
 
 @pytest.mark.parametrize("objective", ["makespan", "events", "streams", "ge"])
 def test_planning_a_planned_graph_changes_nothing(objective: Any) -> None:
-    for seed in range(20):
+    for seed in range(examples(20)):
         once, twice, _ = replanned(seed, Streams(min_gain=0, max_streams=3, objective=objective))
         assert once == twice
 
@@ -135,7 +136,7 @@ def scattered(seed: int, stream_of: Callable[[int], str]) -> Any:
 
 
 def test_any_scopes_by_hand_are_made_safe() -> None:
-    for seed in range(30):
+    for seed in range(examples(30)):
         expected = run(seeded_program(seed, size=10))
         module = scattered(seed, lambda number: "abc"[number * 7 % 3])
         apply(module.graph, Streams(), CAN)

@@ -20,6 +20,7 @@ from npucompose.streams.strategies.dispatch import Policy, backward_and_forward,
 from npucompose.streams.strategies.instance import Assignment, Instance, TimedPlan
 from npucompose.streams.strategies.relocation import relocated
 from npucompose.vendor.devices import ATLAS_A2
+from tests.searches import examples
 from tests.streams import dags, named
 from tests.streams.dags import Dag
 from tests.streams.lower_bound import lower_bound
@@ -47,7 +48,7 @@ def drawn(seed: int, most: int = 9) -> tuple[Dag, list[Work]]:
     return then, named.costed(len(then), random.Random(seed))
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(seed=st.integers(0, 10**6), streams=st.integers(1, 4), policy=st.integers(0, 4), turned=st.booleans())
 def test_a_dispatch_starts_every_kernel_once_and_in_a_legal_order(
     seed: int, streams: int, policy: int, turned: bool
@@ -126,7 +127,7 @@ def test_an_event_that_takes_no_time_after_a_kernel_that_takes_none_is_not_moved
     assert merged_events([1, 2, 3, 0], [0, 1, 0, 1], [(1, 2), (2, 3)], times, 0.0) == [(1, 2), (2, 3)]
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(seed=st.integers(0, 10**6), streams=st.integers(2, 4))
 def test_merged_events_keep_every_order_and_every_time(seed: int, streams: int) -> None:
     then, work = drawn(seed, 14)
@@ -144,7 +145,7 @@ def test_merged_events_keep_every_order_and_every_time(seed: int, streams: int) 
     assert all(reach[place[a]] >> place[b] & 1 for a, b in dags.pairs(then))
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(seed=st.integers(0, 10**6), streams=st.integers(1, 4))
 def test_no_plan_for_time_is_worse_than_one_that_looks_at_no_cores(seed: int, streams: int) -> None:
     inst = instance(*drawn(seed), streams, MODEL)
@@ -165,7 +166,7 @@ def test_relocation_puts_a_kernel_where_it_is_better_and_never_makes_a_plan_wors
     assert relocated(inst, [start], 0).events == []
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(seed=st.integers(0, 10**6), streams=st.integers(1, 4), share=st.sampled_from([0.5, 0.9, 1.0, 1.1]))
 def test_a_plan_that_takes_too_long_is_left_out_and_no_other(seed: int, streams: int, share: float) -> None:
     then, work = drawn(seed, 14)
@@ -181,7 +182,7 @@ def test_a_plan_that_takes_too_long_is_left_out_and_no_other(seed: int, streams:
         assert (found.order, found.events, found.simulation) == (plan.order, plan.events, plan.simulation)
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=examples(10), deadline=None)
 @given(seed=st.integers(0, 10**6), streams=st.integers(2, 4))
 def test_relocation_reaches_the_plan_that_it_reaches_with_every_simulation_to_its_end(seed: int, streams: int) -> None:
     then, work = drawn(seed, 12)

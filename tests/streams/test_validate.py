@@ -368,7 +368,7 @@ def test_memory_that_another_stream_still_reads_is_not_given_away() -> None:
     assert plan_of(kept.graph) == plan_of(module.graph)
 
 
-@pytest.mark.parametrize("graphs", [12, pytest.param(60, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("graphs", [6, pytest.param(60, marks=pytest.mark.slow)])
 @pytest.mark.usefixtures("plans_at_first_sight")
 def test_memory_is_kept_for_every_stream_of_random_graphs(graphs: int) -> None:
     changed = 0

@@ -64,6 +64,7 @@ def test_a_compiler_that_fails_is_asked_once_and_its_words_are_kept(
         CpuTarget(executor="native").finish_build("reduce-overhead")
 
 
+@pytest.mark.slow
 def test_a_failing_compiler_is_one_line_in_the_report_and_doctor_shows_all_that_it_said(
     empty_cache: Path, compiler: Callable[[str], Path], capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

@@ -76,7 +76,7 @@ def captured_of(seed: int) -> CapturedGraph | None:
     return captured if captured.threads is not None else None
 
 
-@pytest.mark.parametrize("graphs", [12, pytest.param(1500, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("graphs", [6, pytest.param(1500, marks=pytest.mark.slow)])
 def test_no_two_steps_race_for_a_byte(graphs: int) -> None:
     several = 0
     for seed in range(graphs):
@@ -94,7 +94,7 @@ def _known(threads: Threads) -> list[list[int]]:
     return [[first for first in range(then) if threads.orders(first, then)] for then in steps]
 
 
-@pytest.mark.parametrize("graphs", [8, pytest.param(300, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("graphs", [4, pytest.param(300, marks=pytest.mark.slow)])
 def test_streams_of_graphs_that_write_in_place_give_the_bits_of_one_stream(graphs: int) -> None:
     for seed in range(graphs):
         module, alone = planned(seed), in_place_program(seed)

@@ -270,7 +270,7 @@ def test_one_graph_is_tried_once_and_its_other_recordings_follow(
     assert second["trial"] == {**second["trial"], "turns": 0, "why": trials.TOGETHER}
 
 
-@pytest.mark.parametrize("graphs", [12, pytest.param(400, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("graphs", [5, pytest.param(400, marks=pytest.mark.slow)])
 def test_random_graphs_that_write_in_place_are_tried_and_stay_what_they_are(
     graphs: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -19,6 +19,7 @@ from npucompose.streams import apply, decision_of, made_up_inputs
 from npucompose.targets.cpu import CpuTarget
 from npucompose.vendor.devices import cpu
 from tests.sample_graphs import CAN, seeded_program, traced
+from tests.searches import examples
 
 pytestmark = pytest.mark.skipif(build.state().kind == "impossible", reason="no native replayer here")
 
@@ -72,7 +73,7 @@ def test_a_measurement_leaves_inputs_and_random_numbers_alone() -> None:
 
 def test_a_measured_timeline_keeps_the_order_of_streams_and_events_and_can_be_drawn() -> None:
     drawn = 0
-    for seed in range(30):
+    for seed in range(examples(30)):
         times = times_of(seed)
         if times is None:
             continue
@@ -90,7 +91,7 @@ def test_a_measured_timeline_keeps_the_order_of_streams_and_events_and_can_be_dr
         entries = trace_entries([("graph_0", line)])
         flows = [entry["id"] for entry in entries if entry["ph"] in "sf"]
         assert sorted(flows) == sorted([*range(len(line.events)), *range(len(line.events))])
-    assert drawn > 20
+    assert drawn > examples(30) * 2 // 3
 
 
 def test_streams_on_one_thread_have_no_times_of_their_own() -> None:

@@ -20,6 +20,7 @@ from targets.npu_offline.needs import run as run_offline
 
 from npucompose.errors import ConfigError
 from npucompose_extensions.artefacts import FORMS, read
+from tests.searches import examples
 
 HERE = Path(__file__).parent
 SAMPLES, GENUINE = HERE / "samples", HERE / "genuine"
@@ -206,7 +207,7 @@ def test_a_log_without_the_lines_that_count_says_what_to_switch_on(tmp_path: Pat
 WHOLE = [path_of(name).read_text() for name, *_ in CASES]
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=examples(120), deadline=None)
 @given(data=st.data())
 def test_no_cut_of_a_file_is_read_as_more_than_it_says(data: st.DataObject, tmp_path_factory: Any) -> None:
     """Every beginning of every sample is read, or refused in a sentence: never another exception."""
