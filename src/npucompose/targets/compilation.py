@@ -267,7 +267,9 @@ class Backend:
         if not self.target.support(self.mode).compiles:
             return graph_module.forward
         from npucompose.targets.aot import only_read
+        from npucompose.targets.whole_graphs import count_by_thread
 
+        count_by_thread()
         known, compiling = len(self.made), only_read if self.reads_only else self.target.compile
         called = compiling(self, graph_module, example_inputs)
         if self.repeated is None or len(self.made) == known:
@@ -286,7 +288,6 @@ class Backend:
     ) -> Callable[..., Any]:
         """`compiled`, what torch.compile made of `model` with `keywords`, called as this backend's mode wants it."""
         from npucompose.targets.compiled_calls import Versions
-
         called = self._while_tracing(compiled)
         if self.genuine is not None:  # the vendor's users know what torch says to them
             return called

@@ -1,0 +1,56 @@
+"""Workers of pytest-xdist are forked from a process that has imported the tests, and are workers as any."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+IMPORTED = """
+import os
+from pathlib import Path
+
+with Path("imported").open("a") as told:
+    told.write(f"{os.getpid()}\\n")
+"""
+RAN = """
+import pytest
+
+@pytest.mark.parametrize("number", range(4))
+def test_it(number):
+    with Path("ran").open("a") as told:
+        told.write(f"{os.environ['PYTEST_XDIST_WORKER']} {os.getpid()} {os.environ['MARK']}\\n")
+    assert number != 3, "three is refused"
+"""
+
+
+def ran(folder: Path, text: str) -> subprocess.CompletedProcess[str]:
+    (folder / "test_here.py").write_text(text)
+    environment = {**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'tests'}", "MARK": "5"}
+    words = ("-n", "2", "-q", "-p", "tests.forked_workers", "-p", "no:cacheprovider", "test_here.py")
+    return subprocess.run(
+        [sys.executable, "-m", "pytest", *words],
+        cwd=folder, env=environment, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+
+
+def test_a_file_is_imported_once_for_all_workers_and_they_tell_what_failed(tmp_path: Path) -> None:
+    done = ran(tmp_path, IMPORTED + RAN)
+    assert done.returncode == pytest.ExitCode.TESTS_FAILED
+    assert "three is refused" in done.stdout
+    assert "1 failed, 3 passed" in done.stdout
+    (first,) = (tmp_path / "imported").read_text().split()
+    lines = [line.split() for line in (tmp_path / "ran").read_text().splitlines()]
+    assert {line[0] for line in lines} == {"gw0", "gw1"}
+    assert first not in {line[1] for line in lines}
+    assert {line[2] for line in lines} == {"5"}
+
+
+def test_a_file_that_cannot_be_imported_is_told_by_its_error(tmp_path: Path) -> None:
+    done = ran(tmp_path, IMPORTED + "raise RuntimeError('what is missing')")
+    assert done.returncode == pytest.ExitCode.TESTS_FAILED
+    assert "what is missing" in done.stdout
