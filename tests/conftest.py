@@ -13,7 +13,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 from tests.searches import examples
 
@@ -43,7 +43,14 @@ def pytest_configure(config: pytest.Config) -> None:
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     pytest.register_assert_rewrite("tests.npu.claims")
-    settings.register_profile("a search", settings.default, max_examples=examples(100))
+    # How long an example takes is no claim: a machine may stand still for a second.
+    settings.register_profile(
+        "a search",
+        settings.default,
+        max_examples=examples(100),
+        deadline=None,
+        suppress_health_check=[HealthCheck.too_slow],
+    )
     settings.load_profile("a search")
     if not hasattr(config, "workerinput"):
         from tests.npu.results import Results
@@ -186,7 +193,8 @@ def logging_as_it_was() -> Iterator[None]:
     root = logging.getLogger()
     level, handlers = root.level, [*root.handlers]
     yield
-    root.setLevel(level)
+    if root.level != level:
+        root.setLevel(level)  # which forgets what each of torch's hundreds of loggers knows
     for handler in [handler for handler in root.handlers if handler not in handlers]:
         root.removeHandler(handler)
 

@@ -50,6 +50,7 @@ def test_a_file_is_imported_once_for_all_workers_and_they_tell_what_failed(tmp_p
     assert {line[2] for line in lines} == {"5"}
 
 
+@pytest.mark.slow
 def test_a_file_that_cannot_be_imported_is_told_by_its_error(tmp_path: Path) -> None:
     done = ran(tmp_path, IMPORTED + "raise RuntimeError('what is missing')")
     assert done.returncode == pytest.ExitCode.TESTS_FAILED

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 
 import pytest
@@ -51,6 +52,11 @@ def texts() -> dict[str, str]:
     }
 
 
+PHRASE = re.compile(r"(?:\(\?i\))?\\b([\w -]+)\\b")
+"""A pattern that finds nothing where its words are not: `in` is faster than a search that ignores case."""
+lowered = functools.cache(str.lower)
+
+
 @pytest.fixture(scope="module")
 def everything() -> dict[str, str]:
     return texts()
@@ -59,7 +65,9 @@ def everything() -> dict[str, str]:
 @pytest.mark.parametrize("word", RETIRED)
 def test_a_retired_word_is_not_used(word: str, everything: dict[str, str]) -> None:
     pattern = re.compile(RETIRED[word])
-    assert sorted(name for name, text in everything.items() if pattern.search(text)) == []
+    phrase = PHRASE.fullmatch(RETIRED[word])
+    there = everything if phrase is None else {n: t for n, t in everything.items() if phrase[1].lower() in lowered(t)}
+    assert sorted(name for name, text in there.items() if pattern.search(text)) == []
 
 
 def test_every_retired_word_stands_in_the_table_with_what_to_write() -> None:

@@ -64,7 +64,14 @@ def test_a_script_reads_like_this(name: str, scripts: dict[str, str], golden: An
     golden(f"recipe/{name}.py.txt", text)
 
 
-@pytest.mark.parametrize("name", [name for name in EXPERIMENTS if "gears" not in name])
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.slow) if name in ("decode", "dynamic") else name
+        for name in EXPERIMENTS
+        if "gears" not in name
+    ],
+)
 def test_a_script_run_gives_the_options_and_the_graph_of_the_experiment(name: str, scripts: dict[str, str]) -> None:
     checked = api.checked(EXPERIMENTS[name])
     session, _ = freezing_session(checked)

@@ -288,6 +288,7 @@ class Backend:
     ) -> Callable[..., Any]:
         """`compiled`, what torch.compile made of `model` with `keywords`, called as this backend's mode wants it."""
         from npucompose.targets.compiled_calls import Versions
+
         called = self._while_tracing(compiled)
         if self.genuine is not None:  # the vendor's users know what torch says to them
             return called
