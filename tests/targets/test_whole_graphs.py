@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 from collections import Counter, defaultdict
@@ -176,6 +177,31 @@ def test_the_count_of_a_call_on_its_own_is_torchs() -> None:
     assert counter.held == {0: OUTSIDE}
     assert counted(0) == OUTSIDE
     assert counted(OUTSIDE) == 0, "nothing was compiled"
+
+
+@pytest.mark.parametrize("inside", [True, False])
+def test_a_child_waits_for_no_thread_that_its_parent_has(inside: bool) -> None:
+    counter = Held(shared=True)
+    counted = CountByThread(counter)
+    with ThreadPoolExecutor(1) as thread:
+        elsewhere(counted, 0, thread)
+        if inside:
+            counted(0)
+        counted._lock.acquire()
+        counted.forked()
+        if inside:
+            assert counted(OUTSIDE) == 1, "it began while another thread's call was under way"
+        assert counted(0) == OUTSIDE
+        assert counted(OUTSIDE) == 0
+        assert counter.held == {0: OUTSIDE}
+
+
+def test_forking_sees_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    registered: list[Any] = []
+    monkeypatch.setattr(eval_frame, NAME, Held(shared=True), raising=False)
+    monkeypatch.setattr(os, "register_at_fork", lambda **given: registered.append(given))
+    count_by_thread.__wrapped__()
+    assert registered == [{"after_in_child": getattr(eval_frame, NAME).forked}]
 
 
 def test_calls_that_overlap_are_not_asked_and_the_last_one_out_leaves_the_counter_as_it_was() -> None:

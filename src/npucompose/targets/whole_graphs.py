@@ -10,6 +10,7 @@ where another thread's call was under way.
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable
 from functools import cache
@@ -36,6 +37,12 @@ class CountByThread:
         with self._lock:
             return self._left() if value == OUTSIDE else self._entered(value)
 
+    def forked(self) -> None:
+        """A child has the thread that forked, and no other."""
+        me = threading.get_ident()
+        self._lock = threading.Lock()
+        self._inside = {me: self._inside[me]} if me in self._inside else {}
+
     def _entered(self, value: int) -> int:
         me = threading.get_ident()
         nested, held = me in self._inside, self.count(value)
@@ -56,7 +63,10 @@ def count_by_thread() -> None:
     """From now on, in this process; nothing where torch has no such counter, or one for each thread."""
     count = getattr(eval_frame, NAME, None)
     if count is not None and _is_shared(count):
-        setattr(eval_frame, NAME, CountByThread(count))
+        by_thread = CountByThread(count)
+        setattr(eval_frame, NAME, by_thread)
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_child=by_thread.forked)
 
 
 def _is_shared(count: Callable[[int], int]) -> bool:
