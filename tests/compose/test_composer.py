@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -10,6 +11,7 @@ from types import SimpleNamespace
 import pytest
 from hydra._internal import defaults_list as hydra_defaults
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
+from hydra._internal.core_plugins.file_config_source import FileConfigSource
 from hydra._internal.utils import create_config_search_path
 from hydra.core.default_element import ConfigDefault, GroupDefault
 from hydra.errors import ConfigCompositionException
@@ -19,7 +21,7 @@ from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
 from npucompose.compose import tree
-from npucompose.compose.hydra_loader import plain
+from npucompose.compose.hydra_loader import PackagedFiles, plain
 from npucompose.compose.overrides import parsed_overrides, words
 from npucompose.compose.references import resolved
 from npucompose.compose.tree import COMMAND_LINE, DEFAULT, Composer, compose
@@ -135,6 +137,34 @@ def test_what_may_be_referred_to_is_made_only_for_a_list_that_refers(entry: str,
     entries[1].update_parent("", "")
     found = hydra_defaults._create_interpolation_map(SimpleNamespace(known_choices={"db": "small"}), entries, True)
     assert found == ({"db": "small", "defaults": [{"schema": entry}]} if made else None)
+
+
+def test_a_packaged_file_is_read_once_and_again_where_it_is_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[str] = []
+    monkeypatch.setattr(
+        FileConfigSource,
+        "load_config",
+        lambda self, path, load=FileConfigSource.load_config: opened.append(path) or load(self, path),
+    )
+    source, file = PackagedFiles("main", f"file://{tmp_path}"), tmp_path / "rows.yaml"
+    file.write_text("rows: 1")
+    source.load_config("rows").config.rows = 5
+    assert PackagedFiles("main", f"file://{tmp_path}").load_config("rows").config == {"rows": 1}
+    assert opened == ["rows"]
+    state = file.stat()
+    file.write_text("rows: 2")
+    os.utime(file, ns=(state.st_atime_ns, state.st_mtime_ns + 1))
+    assert source.load_config("rows").config == {"rows": 2}
+    file.write_text("rows: 333")
+    os.utime(file, ns=(state.st_atime_ns, state.st_mtime_ns + 1))
+    assert source.load_config("rows").config == {"rows": 333}
+    assert opened == ["rows"] * 3
+
+
+def test_the_package_s_own_files_are_read_so() -> None:
+    assert [type(one) for one in Composer().loader.repository.sources if one.scheme() == "file"] == [PackagedFiles]
 
 
 def test_a_process_composes_the_same_choices_of_the_package_once(composed: list[object]) -> None:
