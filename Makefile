@@ -75,7 +75,7 @@ test-shuffled: $(READY) wheel native  ## the same, files and the tests of each i
 	$(PYTEST) --shuffled $(SEED)
 
 surroundings: $(READY) wheel native  ## the same in a checkout, in a strange path, as another user, on one core, shuffled
-	$(BIN)/python -m tools.surroundings
+	OMP_NUM_THREADS=$(THREADS) $(BIN)/python -m tools.surroundings
 
 test-full: THREADS = $(shell getconf _NPROCESSORS_ONLN)
 test-full: $(READY_EXTRAS) wheel native  ## every test, the slow ones and the optional models included

@@ -6,7 +6,7 @@
     core        one core
     order       files, and the tests of each, in random order; the seed is printed
 
-Each is a run of pytest with what stands behind `--` (default: `-n 2 --dist worksteal`); without names all five, one
+Each is a run of pytest with what stands behind `--` (default: `-n 4 --dist worksteal`); without names all five, one
 after the other. The exit status is 1 when any was red.
 """
 
@@ -162,7 +162,7 @@ def main() -> int:
         os.sched_setaffinity(0, cores)
         began = time.monotonic()
         with tempfile.TemporaryDirectory(prefix="npucompose-", ignore_cleanup_errors=True) as folder:
-            run = ALL[name](Run(temporary=Path(folder), words=theirs or ["-n", "2", "--dist", "worksteal"]))
+            run = ALL[name](Run(temporary=Path(folder), words=theirs or ["-n", "4", "--dist", "worksteal"]))
             ended = run.status()
         status |= ended != 0
         results[name] = f"{'red' if ended else 'green'} after {time.monotonic() - began:.0f} s"
