@@ -179,6 +179,25 @@ def test_the_count_of_a_call_on_its_own_is_torchs() -> None:
     assert counted(OUTSIDE) == 0, "nothing was compiled"
 
 
+def test_the_other_thread_s_answer_is_waited_for() -> None:
+    counter, main = Held(shared=True), threading.current_thread()
+
+    def slow(value: int) -> int:
+        if threading.current_thread() is not main:
+            threading.Event().wait(0.05)
+        return counter(value)
+
+    assert whole_graphs._is_shared(slow)
+
+
+def test_one_thread_at_a_time_looks_at_the_counter() -> None:
+    locked: list[bool] = []
+    counted = CountByThread(lambda value: locked.append(counted._lock.locked()) or OUTSIDE)
+    counted(0)
+    counted(OUTSIDE)
+    assert (locked, counted._lock.locked()) == ([True, True], False)
+
+
 @pytest.mark.parametrize("inside", [True, False])
 def test_a_child_waits_for_no_thread_that_its_parent_has(inside: bool) -> None:
     counter = Held(shared=True)
