@@ -165,6 +165,9 @@ def test_what_a_stale_time_of_one_stream_hides_is_found_when_it_is_timed_again()
 
 # -- the same in replays, with workers that are late
 
+two_cores = pytest.mark.skipif(
+    not hasattr(os, "sched_getaffinity") or len(os.sched_getaffinity(0)) < 2, reason="one core only"
+)
 X = torch.randn(16, 16)
 takes_s = {"worker": 0.0, "caller": 0.0}
 
@@ -216,6 +219,7 @@ def replay_and_compare(captured: CapturedGraph, count: int, ours: torch.Tensor, 
         assert same([ours], [theirs])
 
 
+@two_cores
 def test_late_workers_are_left_alone_with_the_same_bits_and_it_is_said_once(
     takes: dict[str, float], recwarn: pytest.WarningsRecorder
 ) -> None:
@@ -223,9 +227,12 @@ def test_late_workers_are_left_alone_with_the_same_bits_and_it_is_said_once(
     captured = on_two(traced(step, X, ours), [X, ours])
     replay_and_compare(captured, 20, ours, theirs)
     takes["worker"] = 0.01
-    replay_and_compare(captured, 40, ours, theirs)
+    replays = 20
+    while fallback_of(captured).alone < 30 and replays < 800:  # soon, but where the machine is busy
+        replay_and_compare(captured, 20, ours, theirs)
+        replays += 20
     left = fallback_of(captured)
-    assert left.replays == 60
+    assert left.replays == replays
     assert left.falls >= 1
     assert left.alone >= 30
     takes.update(worker=0.0, caller=0.1)  # the pause is over soon
@@ -239,6 +246,7 @@ def test_late_workers_are_left_alone_with_the_same_bits_and_it_is_said_once(
     assert len([one for one in recwarn if WARNING in str(one.message)]) == 1
 
 
+@two_cores
 def test_without_the_fallback_late_workers_are_waited_for(takes: dict[str, float]) -> None:
     """The negative control: nothing but the option leaves the streams."""
     ours, theirs = torch.zeros(16, 16), torch.zeros(16, 16)
@@ -279,7 +287,7 @@ def chains(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not hasattr(os, "sched_getaffinity") or len(os.sched_getaffinity(0)) < 2, reason="one core only")
+@two_cores
 def test_with_a_second_process_on_one_core_no_plan_takes_much_longer_than_one_stream() -> None:
     inputs = [torch.randn(128, 128) / 12 for _ in range(2)]
     module = traced(chains, *inputs)
