@@ -25,7 +25,7 @@ from npucompose.replay.operands import over, same_bytes
 from npucompose.replay.plan import Workers
 from npucompose.targets.cpu import CpuTarget
 from tests.replay.capturing import in_threads, one_thread, request, traced
-from tests.replay.executor.streams_by_hand import planned
+from tests.replay.executor.streams_by_hand import needs_two_cores, planned
 from tests.replay.random_programs import programs
 from tests.replay.test_arena import EXECUTORS, block, block_of, nbytes, poison
 from tests.searches import examples
@@ -308,6 +308,7 @@ def test_a_graph_that_a_replay_calls_runs_as_it_is_and_says_so(library: Any, poo
     assert all("target.pool=graph" in one for one in words)
 
 
+@needs_two_cores
 def test_a_graph_that_a_stream_of_a_replay_calls_runs_as_it_is(library: Any) -> None:
     """There the operator runs on another thread than the one whose turn it is."""
     arena, x, where = Arena(), block_of(8), set[bool]()

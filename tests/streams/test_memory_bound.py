@@ -85,6 +85,13 @@ def test_a_kernel_waits_for_readers_of_older_results_until_it_fits() -> None:
     assert list(free.added) == []
 
 
+@pytest.mark.parametrize("apart", [False, True])
+def test_what_takes_nothing_is_within_any_bound(apart: bool) -> None:
+    found = serialised([0], [0], [], [Life(0, 64, None)], apart=apart, budget=1)
+    assert found is not None
+    assert (found.nbytes, list(found.added)) == (0, [])
+
+
 def test_where_each_stream_has_a_pool_a_kernel_waits_for_readers_of_its_own_pool_alone() -> None:
     """Kernel 4 needs the memory of 2, which 3 reads on the other stream; 1 reads what lies in the other pool."""
     lives = [Life(0, 64, [1]), Life(2, 64, [3]), Life(4, 64, [])]

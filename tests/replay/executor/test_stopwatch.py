@@ -18,6 +18,7 @@ from npucompose.schema.streams import Streams
 from npucompose.streams import apply, decision_of, made_up_inputs
 from npucompose.targets.cpu import CpuTarget
 from npucompose.vendor.devices import cpu
+from tests.replay.executor.streams_by_hand import needs_two_cores
 from tests.sample_graphs import CAN, seeded_program, traced
 from tests.searches import examples
 
@@ -45,6 +46,12 @@ def test_every_kernel_has_a_time_and_views_have_none() -> None:
     assert found is not None
     assert set(found.kernel_us) == {"mm", "relu", "mm_1", "mm_2", "tanh", "add"}
     assert all(us >= 0 for us in found.kernel_us.values())
+
+
+@needs_two_cores
+def test_what_streams_and_events_cost_is_timed() -> None:
+    found = clocked(traced(branches, X), [X])
+    assert found is not None
     assert found.stream_us > 0 < found.event_us
 
 

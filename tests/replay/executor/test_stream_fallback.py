@@ -25,6 +25,7 @@ from npucompose.schema.streams import Match, PlanEntry, Streams
 from npucompose.streams import apply
 from npucompose.targets.cpu import CpuTarget
 from tests.replay.capturing import one_thread, same
+from tests.replay.executor.streams_by_hand import needs_two_cores
 from tests.sample_graphs import CAN, traced
 
 pytestmark = pytest.mark.skipif(build.state().kind == "impossible", reason="no native replayer here")
@@ -165,9 +166,6 @@ def test_what_a_stale_time_of_one_stream_hides_is_found_when_it_is_timed_again()
 
 # -- the same in replays, with workers that are late
 
-two_cores = pytest.mark.skipif(
-    not hasattr(os, "sched_getaffinity") or len(os.sched_getaffinity(0)) < 2, reason="one core only"
-)
 X = torch.randn(16, 16)
 takes_s = {"worker": 0.0, "caller": 0.0}
 
@@ -219,7 +217,7 @@ def replay_and_compare(captured: CapturedGraph, count: int, ours: torch.Tensor, 
         assert same([ours], [theirs])
 
 
-@two_cores
+@needs_two_cores
 def test_late_workers_are_left_alone_with_the_same_bits_and_it_is_said_once(
     takes: dict[str, float], recwarn: pytest.WarningsRecorder
 ) -> None:
@@ -246,7 +244,7 @@ def test_late_workers_are_left_alone_with_the_same_bits_and_it_is_said_once(
     assert len([one for one in recwarn if WARNING in str(one.message)]) == 1
 
 
-@two_cores
+@needs_two_cores
 def test_without_the_fallback_late_workers_are_waited_for(takes: dict[str, float]) -> None:
     """The negative control: nothing but the option leaves the streams."""
     ours, theirs = torch.zeros(16, 16), torch.zeros(16, 16)
@@ -287,7 +285,7 @@ def chains(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
 
 
 @pytest.mark.slow
-@two_cores
+@needs_two_cores
 def test_with_a_second_process_on_one_core_no_plan_takes_much_longer_than_one_stream() -> None:
     inputs = [torch.randn(128, 128) / 12 for _ in range(2)]
     module = traced(chains, *inputs)
