@@ -58,7 +58,7 @@ def composed(*overrides: str) -> Job:
 @pytest.mark.usefixtures("installed", "warm_workers")
 def test_every_kind_of_thing_acts_in_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    words = [*ALL, "extensions.tally.limit=2", "tracker=logbook", f"tracker.place={tmp_path}", "target.verbose=true"]
+    words = [*ALL, "extensions.tally.limit=2", "tracker=logbook", f"tracker.place='{tmp_path}'", "target.verbose=true"]
     assert main(["run", *words, "hydra.run.dir=out"]) == 0
     report = json.loads((tmp_path / "out" / "report.json").read_text())
     assert report["status"] == "ok"

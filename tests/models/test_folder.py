@@ -86,7 +86,7 @@ def test_weights_are_drawn_from_the_seed_or_are_the_folders(tmp_path: Path) -> N
 
 def test_a_folder_needs_no_trust_and_is_looked_at_before_anything_runs(tmp_path: Path) -> None:
     pytest.importorskip("transformers")
-    chosen = ["model=transformers", f"model.folder={folder(tmp_path)}"]
+    chosen = ["model=transformers", f"model.folder='{folder(tmp_path)}'"]
     assert check(Composer().compose(chosen)).model == Transformers(folder=str(tmp_path))
     with pytest.raises(ConfigError, match=r"there is no \.safetensors in .*; no pickle is read"):
         check(Composer().compose([*chosen, "model.weights=folder"]))

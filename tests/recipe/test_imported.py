@@ -248,6 +248,25 @@ def test_options_that_are_dicts_are_not_taken_for_groups() -> None:
 # Commands.
 
 
+@pytest.mark.parametrize("there", [True, False])
+def test_a_path_with_a_space_is_a_file_s(there: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "my models" / "train.py"
+    path.parent.mkdir()
+    if there:
+        path.write_text(script())
+    assert main(["recipe", "import", str(path)]) == (0 if there else 2)
+    told = capsys.readouterr()
+    assert told.out.startswith("# @package _global_\n# what train.py says; " if there else "")
+    assert ("there is no such file" in told.err) is not there
+
+
+@pytest.mark.parametrize("words", ["vllm serve m -O3", "vllm serve m.py -O3", "vllm serve m"])
+def test_several_words_are_a_command_line(words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    main(["recipe", "import", words])
+    told = capsys.readouterr()
+    assert "the command line" in told.out + told.err
+
+
 def test_an_import_prints_notes_and_lines_beside_the_yaml(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "train.py"
     path.write_text(script("config.no_such = 1", recipe={"seed": 1}))

@@ -259,7 +259,7 @@ def archive(path: Path, parts: dict[str, bytes], method: int = zipfile.ZIP_STORE
 def packed(path: Path) -> None:
     torch.save(torch.zeros(4), path)
     with zipfile.ZipFile(path) as inside:
-        parts = {one.filename.removeprefix("x/"): inside.read(one) for one in inside.infolist()}
+        parts = {one.filename.partition("/")[2]: inside.read(one) for one in inside.infolist()}
     archive(path, parts, zipfile.ZIP_DEFLATED)
 
 

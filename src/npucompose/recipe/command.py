@@ -44,7 +44,8 @@ def _composing(arguments: argparse.Namespace) -> dict[str, Any]:
 def import_(arguments: argparse.Namespace) -> int:
     from npucompose.recipe.imported import import_command_line, import_file
 
-    if " " in arguments.file and not Path(arguments.file).exists():
+    said = _is_command_line(arguments.file)
+    if said:
         imported = import_command_line(arguments.file)
     else:
         imported = import_file(arguments.file, torch_npu_version=arguments.torch_npu)
@@ -52,8 +53,12 @@ def import_(arguments: argparse.Namespace) -> int:
         print(f"note: {note}", file=sys.stderr)
     for line in imported.unread:
         print(f"not read: {line}", file=sys.stderr)
-    source = "the command line" if " " in arguments.file else Path(arguments.file).name
-    return _written(imported.yaml(source), arguments.out)
+    return _written(imported.yaml("the command line" if said else Path(arguments.file).name), arguments.out)
+
+
+def _is_command_line(text: str) -> bool:
+    """Several words, options among them or none that looks like a file's name: a path may have a space, too."""
+    return " " in text and not Path(text).exists() and (" -" in text or not Path(text).suffix)
 
 
 def export(arguments: argparse.Namespace) -> int:
