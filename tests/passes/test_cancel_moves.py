@@ -210,7 +210,7 @@ def test_random_graphs_keep_their_values_never_move_more_and_are_clean_after_one
 ) -> None:
     """What is won is written down: whatever changes a decision shows here, and is then to be judged."""
     lines = []
-    for seed in range(24):
+    for seed in range(60):
         outcome = holds(seed, contract == "relaxed")
         won: Any = outcome.moves
         lines.append(
@@ -223,7 +223,7 @@ def test_random_graphs_keep_their_values_never_move_more_and_are_clean_after_one
 @pytest.mark.slow
 @pytest.mark.parametrize("relaxed", [False, True], ids=["exact", "relaxed"])
 def test_a_thousand_random_graphs(relaxed: bool) -> None:
-    assert sum(holds(seed, relaxed).matches > 0 for seed in range(24, 1024)) > 900
+    assert sum(holds(seed, relaxed).matches > 0 for seed in range(60, 1060)) > 900
 
 
 @pytest.mark.parametrize("k", range(1, 13))

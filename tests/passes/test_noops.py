@@ -185,7 +185,7 @@ def test_what_only_the_dead_read_is_dead_too_and_counted() -> None:
 def test_what_the_cleaning_passes_find_in_graphs_of_a_seed(golden: Any) -> None:
     """Whatever changes a decision shows here, and is then to be judged."""
     lines = []
-    for seed in range(20):
+    for seed in range(60):
         module = seeded_program(seed, size=16)
         found = [a_pass.rewrite(module.graph, CAN) for a_pass in (DeadCode(), Cse(), RemoveNoop(), DeadCode())]
         lines.append(f"{seed}: dead {found[0]}, equal {found[1]}, no-ops {found[2]}, dead then {found[3]}")

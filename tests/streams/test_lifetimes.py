@@ -186,4 +186,4 @@ def values_have_lives(graph: fx.Graph, needed: Dependence) -> list[Allocation]:
 
 def test_lives_of_values_would_leave_hazards(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lifetime, "allocations", values_have_lives)
-    assert programs_that_the_validator_accepts(30)["uncovered"] > 0
+    assert programs_that_the_validator_accepts(50)["uncovered"] > 3
