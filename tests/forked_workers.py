@@ -27,19 +27,15 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def _begun(arguments: Sequence[str]) -> str:
     """How a worker's Python is started, once the process is there that it is forked from."""
-    from nursery import CLIENT
+    from nursery import CLIENT, begin
 
     name = f"npucompose-workers-{os.getpid()}-{os.urandom(8).hex()}"
-    words = [sys.executable, str(Path(__file__)), name, json.dumps([*arguments])]
-    server = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True)
-    assert server.stdout is not None
-    assert server.stdout.readline() == b"ready\n", "the process that workers are forked from did not begin"
-    _kept.append(server)
+    _kept.append(begin(Path(__file__), name, json.dumps([*arguments])))
     return shlex.join([sys.executable, "-IS", str(CLIENT), name])
 
 
 _kept: list[subprocess.Popen[bytes]] = []
-"""It ends with its standard input, and that with this process."""
+"""What keeps its standard input open until this process ends."""
 
 
 def _collected(arguments: Sequence[str]) -> None:
@@ -54,7 +50,6 @@ def main() -> None:
 
     own_path, read = [*sys.path], nursery.read_at_the_beginning(os.environ)
     listener = nursery.listening(name)
-    os.write(1, b"ready\n")
     _collected(json.loads(arguments))
     nursery.serve(listener, own_path, read)
 

@@ -121,13 +121,20 @@ def read_at_the_beginning(environment: Mapping[str, str]) -> dict[str, str]:
 def _begun(owner: int, read: tuple[tuple[str, str], ...]) -> tuple[subprocess.Popen[bytes], str]:
     name = f"npucompose-nursery-{owner}-{os.urandom(8).hex()}"
     others = {name: value for name, value in os.environ.items() if not READ_AT_THE_BEGINNING.match(name)}
+    return begin(Path(__file__), name, json.dumps(sys.path), cwd=ROOT, env={**others, **dict(read)}), name
+
+
+def begin(script: Path, name: str, word: str, **options: Any) -> subprocess.Popen[bytes]:
+    """The process of `python script name word`, once it listens (`listening`): others are forked from it. It ends with
+    its standard input, which is this process's to keep.
+    """
     server = subprocess.Popen(
-        [sys.executable, str(Path(__file__)), name, json.dumps(sys.path)],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=ROOT, env={**others, **dict(read)}, start_new_session=True,
+        [sys.executable, str(script), name, word],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True, **options,
     )  # fmt: skip
     assert server.stdout is not None
-    assert server.stdout.readline() == b"ready\n", "the nursery did not begin"
-    return server, name
+    assert server.stdout.readline() == b"ready\n", f"{script.name} did not begin"
+    return server
 
 
 class _Nursery:
@@ -370,8 +377,7 @@ def main() -> None:
     # Without this file's folder and PYTHONPATH: both are the command's own.
     own_path = sys.path[1 + len(_given()) :]
     sys.path[:] = json.loads(path)
-    listener = listening(name)
-    os.write(1, b"ready\n")  # whoever asks from now on is answered when all is loaded
+    listener = listening(name)  # whoever asks is answered when all is loaded
     for module in PRELOADED:
         importlib.import_module(module)
     for module in _ours():
@@ -397,10 +403,11 @@ def serve(listener: socket.socket, own_path: list[str], read: dict[str, str]) ->
 
 
 def listening(name: str) -> socket.socket:
-    """An abstract address, which ends with this process."""
+    """At an abstract address, which ends with this process; whoever began it may ask from now on."""
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     listener.bind("\0" + name)
     listener.listen(64)
+    os.write(1, b"ready\n")
     return listener
 
 

@@ -25,14 +25,15 @@ pytestmark = pytest.mark.usefixtures("fresh_dynamo")
 
 
 @pytest.fixture
-def torchs_own(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def torchs_own(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int], int]]:
     """The counter as torch has it."""
     count = getattr(eval_frame, NAME, None)
     if count is None:
         pytest.skip("this torch does not count frames")
-    monkeypatch.setattr(eval_frame, NAME, count.count if isinstance(count, CountByThread) else count)
+    own = count.count if isinstance(count, CountByThread) else count
+    monkeypatch.setattr(eval_frame, NAME, own)
     count_by_thread.cache_clear()
-    yield
+    yield own
     count_by_thread.cache_clear()
 
 
@@ -46,24 +47,24 @@ class Turns:
         self.results: dict[str, Any] = {}
         self.seen: Counter[str] = Counter()
 
-    def here(self, place: str, told: str, until: str) -> None:
+    def here(self, place: str, until: str) -> None:
         """The second time for each thread but at the beginning of a call."""
         self.seen[place] += 1
         if self.seen[place] == 1 + place.endswith(("leaves", "ran")):
-            self.told[told].set()
+            self.told[place].set()
             assert self.told[until].wait(60), until
 
     def passed(self, what: str, by: str) -> None:
         """Of the calls of torch's wrapper."""
         match threading.current_thread().name, what, by:
             case "first", "leaves", "compile_wrapper":
-                self.here("first leaves", "first leaves", until="second entered")
+                self.here("first leaves", until="second entered")
             case "second", "entered", _:
-                self.here("second entered", "second entered", until="first is over")
+                self.here("second entered", until="first is over")
             case "second", "switches", "compile_wrapper":
-                self.here("second ran", "second ran", until="third entered")
+                self.here("second ran", until="third entered")
             case "third", "entered", _:
-                self.here("third entered", "third entered", until="second is over")
+                self.here("third entered", until="second is over")
 
     def call(self, function: Callable[..., Any]) -> None:
         name = threading.current_thread().name
@@ -107,19 +108,19 @@ def overlapping(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     return [turns.results[name] for name in names]
 
 
-def test_calls_that_overlap_do_not_spoil_each_other(torchs_own: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_calls_that_overlap_do_not_spoil_each_other(torchs_own: object, monkeypatch: pytest.MonkeyPatch) -> None:
     count_by_thread()
     assert [result.tolist() for result in overlapping(monkeypatch)] == [[2.0] * 3, [5.0] * 3, [-1.0] * 3]
 
 
 @pytest.mark.skipif(torch.__version__.split("+")[0] != "2.13.0", reason="another torch may count otherwise")
-def test_in_torch_they_do(torchs_own: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_in_torch_they_do(torchs_own: object, monkeypatch: pytest.MonkeyPatch) -> None:
     first, second, third = overlapping(monkeypatch)
     assert (first.tolist(), third.tolist()) == ([2.0] * 3, [-1.0] * 3)
     assert NO_FRAMES in str(second)
 
 
-def test_a_call_in_which_nothing_is_compiled_is_still_refused(torchs_own: None) -> None:
+def test_a_call_in_which_nothing_is_compiled_is_still_refused(torchs_own: object) -> None:
     def left_out(x: torch.Tensor) -> torch.Tensor:
         return x + 1
 
@@ -129,9 +130,10 @@ def test_a_call_in_which_nothing_is_compiled_is_still_refused(torchs_own: None) 
         torch.compile(left_out, backend="eager", fullgraph=True)(X)
 
 
-def test_compiling_sees_to_it(torchs_own: None) -> None:
+def test_compiling_sees_to_it(torchs_own: Callable[[int], int]) -> None:
+    shared = whole_graphs._is_shared(torchs_own)
     torch.compile(lambda x: x + 1, backend=npucompose.backend())(X)
-    assert isinstance(getattr(eval_frame, NAME), CountByThread)
+    assert isinstance(getattr(eval_frame, NAME), CountByThread) is shared
 
 
 class Held:

@@ -49,7 +49,7 @@ class CountByThread:
         if nested:
             return held
         self._inside.update(dict.fromkeys(self._inside, True))
-        self._inside[me] = len(self._inside) > 0
+        self._inside[me] = bool(self._inside)
         return OUTSIDE
 
     def _left(self) -> int:
