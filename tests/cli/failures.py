@@ -145,6 +145,7 @@ CASES = {
     "a choice forced with ++": "run ++mode=eager",
     "a choice left out that was not there": "run ~passes",
     "an open bracket": "run passes=[cse",
+    "a letter without quotes": "run model=größe",
     "a folder that is not there": "run --config-dir nowhere",
     "a file that is not there": "run --config-name nothing",
     "an option of Hydra that is none": "run --fast",

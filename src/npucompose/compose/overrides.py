@@ -50,7 +50,21 @@ def _grammar(said: str, text: str) -> str:
     if "missing EQUAL" in said:
         return "it has no '='"
     unclosed = [mark for mark, end in ("[]", "{}", "()") if text.count(mark) != text.count(end)]
-    return f"'{unclosed[0]}' is not closed" if unclosed else said
+    if unclosed:
+        return f"'{unclosed[0]}' is not closed"
+    unread = re.match(r"token recognition error at: '(.)", said)
+    return _unquoted(unread[1], text) if unread else said
+
+
+def _unquoted(letter: str, text: str) -> str:
+    """The parser takes the letters of ASCII and some signs as they are, and anything within quotes."""
+    key, _, value = text.partition("=")
+    if letter in "\"'":
+        return "a quote is not closed"
+    if letter in key:
+        return f"no key has a '{letter}'"
+    quoted = f", as in \"{key}='{value}'\"" if re.fullmatch(r"[\w/. &;+-]+", value) else ""
+    return f"'{letter}' must stand in quotes{quoted}"
 
 
 @lru_cache(maxsize=4096)
