@@ -105,7 +105,9 @@ def measure(model: str, threads: int, seconds: float, without: Mapping[str, str]
         for name, make in CANDIDATES.items():
             print(f"{model}, {threads} threads: {name}", file=sys.stderr, flush=True)
             now.write_text(name)
-            rows[name], made = ({"why_not": without[name]}, None) if name in without else _made(make, subject, expected)
+            rows[name], made = (
+                ({"why_not": without[name]}, None) if name in without else _made(make, subject.apart(), expected)
+            )
             if made is not None:
                 ready[name] = made
         now.write_text("")

@@ -16,7 +16,7 @@ Row = dict[str, Any]
 HEAD = """# Performance
 
 Written by `python benchmarks/performance.py` (`make bench-table`) from `benchmarks/results/performance/`; no figure is
-by hand. One process for each model and number of threads; in it all candidates are called in turns on the same inputs,
+by hand. One process for each model and number of threads; in it all candidates are called in turns, on the same inputs and with weights of their own,
 so that whatever disturbs the machine disturbs all of them, and none finds the caches as it left them. *Time* is the
 median of a call, then the quartiles; *speed-up* the median ratio to eager of each round; *results* the comparison with
 eager on three steps before anything is timed; *fp64 error* how far these steps are from the same model in double

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from attrs import frozen
+from attrs import evolve, frozen
 
 Call = Callable[..., Any]
 
@@ -23,6 +23,11 @@ class Subject:
     module: torch.nn.Module
     inputs: tuple[Any, ...]
     threads: int
+
+    def apart(self) -> Subject:
+        """The same over parameters of its own. Who reads the module's would find them in the cache, where all others who
+        read them left them, and who keeps a packed copy would not."""
+        return evolve(self, module=copy.deepcopy(self.module))
 
     def own(self) -> torch.nn.Module:
         """The module over the same parameters with buffers of its own, so that states do not mix."""

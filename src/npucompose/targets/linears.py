@@ -21,12 +21,15 @@ from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 from npucompose.machine import Attendance
 from npucompose.results.winners import FEWEST_ROUNDS, Winner, of_samples
+from npucompose.targets.calls_from_python import nanoseconds, without_call
 from npucompose.targets.winners import Winners
 
 if TYPE_CHECKING:
     from torch import fx
 
 MKL, ONEDNN = "mkl", "onednn"
+CALLED_AS = {MKL: "mkl_linear"}
+"""Of which the call from Python counts nothing."""
 MOST_ROUNDS = 60
 """Rounds of a contest: as many as fit its time, at least FEWEST_ROUNDS and at most so many."""
 
@@ -127,20 +130,14 @@ def timed(
             ),
         }
         for turn in turns.values():
-            _nanoseconds(next(turn))
+            nanoseconds(next(turn))
         taken: dict[str, list[float]] = {name: [] for name in turns}
         begun, rounds, attendance = perf_counter_ns(), 0, Attendance()
         while rounds < FEWEST_ROUNDS or (perf_counter_ns() - begun < limit_ms * 1e6 and rounds < MOST_ROUNDS):
             rounds += 1
             for name, turn in turns.items():
-                taken[name].append(_nanoseconds(next(turn)) / 1e3)
+                taken[name].append(without_call(CALLED_AS.get(name, ""), nanoseconds(next(turn)) / 1e3))
         return taken, attendance.share()
-
-
-def _nanoseconds(call: Callable[[], Any]) -> int:
-    begun = perf_counter_ns()
-    call()
-    return perf_counter_ns() - begun
 
 
 def _move(graph_module: fx.GraphModule, linear: Linear, weight: torch.Tensor) -> None:
