@@ -2,10 +2,11 @@
 
 One process for each model and number of threads, so that nobody's thread pool serves another number. In it the
 candidates are made one after the other (made: compile, capture, load and a first call), compared with eager on three
-steps, and then called in turns; a share is the median of the ratios of each round. What cannot take a model, or gives
-other results, says so in its cell. Results go to benchmarks/results/performance/, and docs/performance.md is written
-anew from everything that lies there; `--page` does only that. A candidate whose library is missing has its reason in
-its cells.
+steps, and then called in turns; a share is the median of the ratios of each round. In one pass each is called three
+times in its turn and the last is counted, as a loop of a program finds the caches; in another once, when all others
+have used them since (after_others). What cannot take a model, or gives other results, says so in its cell. Results go
+to benchmarks/results/performance/, and docs/performance.md is written anew from everything that lies there; `--page`
+does only that. A candidate whose library is missing has its reason in its cells.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import sys
 import tempfile
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from statistics import median
 from time import perf_counter
@@ -61,6 +63,8 @@ MODELS = {
 }
 """{name in the table: the overrides that make it}."""
 STEPS = 3
+IN_A_ROW = 3
+"""Calls of a candidate in its turn, of which the last is counted."""
 TOO_SLOW = 5.0
 """Times eager: what takes longer is not called in turns with the others, of which it would take the time."""
 FLOOR_ROUNDS = 7
@@ -111,16 +115,16 @@ def measure(model: str, threads: int, seconds: float, without: Mapping[str, str]
             if made is not None:
                 ready[name] = made
         now.write_text("")
-        samples = interleaved(
-            {name: _bound(r.call, tuple(_copied(list(inputs[0])))) for name, r in ready.items()},
-            warmup=4, min_calls=15, min_seconds=seconds, max_calls=4000,
-        )  # fmt: skip
+        calls = {name: _bound(r.call, tuple(_copied(list(inputs[0])))) for name, r in ready.items()}
+        often = partial(interleaved, calls, warmup=4, min_calls=15, min_seconds=seconds, max_calls=4000)
+        samples, after_others = often(uncounted=IN_A_ROW - 1), often()
         load = os.getloadavg()[0] if hasattr(os, "getloadavg") else None
         for name, one in ready.items():
             if one.floor is not None:
                 rows[name]["floor_us"] = median(one.floor() for _ in range(FLOOR_ROUNDS))
     for name, taken in samples.items():
         rows[name] |= _figures(taken, samples[EAGER])
+        rows[name]["after_others"] = _figures(after_others[name], after_others[EAGER])
     return {"model": model, "threads": threads, "load": load, "candidates": rows, **_surroundings(threads)}
 
 
@@ -228,7 +232,7 @@ def _figures(taken: Any, eager: Any) -> dict[str, Any]:
         "p75_us": taken.percentile(75),
         "calls": len(taken.us),
         "as_fast_as_eager": paired_ratio(eager, taken),
-        "samples_us": [round(us, 2) for us in taken.us[:: max(1, len(taken.us) // 200)]],
+        "samples_us": [round(us, 2) for us in taken.us[:: max(1, len(taken.us) // 100)]],
     }
 
 
@@ -286,7 +290,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("models", nargs="*", metavar="model", help=", ".join(MODELS))
     parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
-    parser.add_argument("--seconds", type=float, default=6.0, help="of counted calls, all candidates together")
+    parser.add_argument(
+        "--seconds", type=float, default=6.0, help="of counted calls, all candidates together, in each of two passes"
+    )
     parser.add_argument("--page", action="store_true", help="measure nothing, write docs/performance.md anew")
     parser.add_argument("--here", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--without", type=json.loads, help=argparse.SUPPRESS)

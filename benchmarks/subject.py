@@ -25,8 +25,8 @@ class Subject:
     threads: int
 
     def apart(self) -> Subject:
-        """The same over parameters of its own. Who reads the module's would find them in the cache, where all others who
-        read them left them, and who keeps a packed copy would not."""
+        """The same over parameters of its own. Who reads the module's would find them in the cache, where the others
+        that read them left them, and who keeps a packed copy would not."""
         return evolve(self, module=copy.deepcopy(self.module))
 
     def own(self) -> torch.nn.Module:

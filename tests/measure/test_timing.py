@@ -53,6 +53,23 @@ def test_every_candidate_gets_as_many_samples(clock: Clock) -> None:
     assert found["replay"].us == (10.0,) * 7
 
 
+def test_of_several_calls_in_a_turn_only_the_last_is_counted(clock: Clock) -> None:
+    called: list[str] = []
+
+    def cold_after_another(name: str) -> Any:
+        def call() -> None:
+            clock.now += 1000 if called and called[-1] == name else 9000
+            called.append(name)
+
+        return call
+
+    found = measured({name: cold_after_another(name) for name in "ab"}, uncounted=2, min_calls=3)
+    assert found["a"].us == found["b"].us == (1.0,) * 3
+    turns = ["".join(called[at : at + 3]) for at in range(0, len(called), 3)]
+    assert sorted(turns) == ["aaa"] * 3 + ["bbb"] * 3
+    assert set(measured({name: cold_after_another(name) for name in "ab"})["a"].us) == {9.0}
+
+
 def test_warm_up_calls_are_made_and_not_counted(clock: Clock) -> None:
     calls: list[str] = []
     found = measured({"a": lambda: calls.append("a")}, warmup=3, min_calls=2)

@@ -87,6 +87,7 @@ def interleaved(
     min_calls: int,
     min_seconds: float,
     max_calls: int,
+    uncounted: int = 0,
     synchronize: Callable[[], None] | None = None,
     between: Callable[[], None] | None = None,
     progress: Progress | None = None,
@@ -94,9 +95,10 @@ def interleaved(
     """Time the candidates in turns: {"eager": f, "replay": g} gives as many samples of f as of g.
 
     Measures until each candidate has `min_calls` counted calls and all of them together took `min_seconds`, but never
-    more than `max_calls` calls of each, which wins over both. A sample ends when `synchronize` returns; what a call
-    returns is freed after the clock has stopped. `between` is done before each call, off the clock. Reading the clock
-    adds about 0.1 µs to each sample.
+    more than `max_calls` calls of each, which wins over both. Before each counted call the same candidate is called
+    `uncounted` times, so that it finds the caches as it left them itself and not as another did. A sample ends when
+    `synchronize` returns; what a call returns is freed after the clock has stopped. `between` is done before each call,
+    off the clock. Reading the clock adds about 0.1 µs to each sample.
     """
     if not candidates:
         raise ValueError("nothing to measure")
@@ -113,6 +115,8 @@ def interleaved(
             if number >= min_calls and spent >= min_seconds * 1e9:
                 break
             for name in _order(names, number):
+                for _ in range(uncounted):
+                    _time_one(candidates[name], synchronize, between)
                 nanoseconds = _time_one(candidates[name], synchronize, between)
                 taken[name].append(nanoseconds)
                 spent += nanoseconds
