@@ -67,6 +67,7 @@ def test_of_several_calls_in_a_turn_only_the_last_is_counted(clock: Clock) -> No
     assert found["a"].us == found["b"].us == (1.0,) * 3
     turns = ["".join(called[at : at + 3]) for at in range(0, len(called), 3)]
     assert sorted(turns) == ["aaa"] * 3 + ["bbb"] * 3
+    called.clear()
     assert set(measured({name: cold_after_another(name) for name in "ab"})["a"].us) == {9.0}
 
 
