@@ -15,7 +15,7 @@ from npucompose.errors import CaptureError
 from npucompose.replay.executor import native
 from npucompose.replay.plan import Step, Threads, Workers
 from npucompose.results.streams import StreamTimes
-from npucompose.targets import linears
+from npucompose.targets import calls_from_python, linears
 from npucompose.targets.linears import Linear
 
 aten = torch.ops.aten
@@ -264,8 +264,8 @@ def test_products_are_timed_in_turns_over_all_weights(
         seen.append(("mkl" if mkl else "onednn", call.args[1][0, 0].item()))
         return (32 if mkl else 10) + (next(times) % 3 if len(seen) > 2 else 1000)
 
-    monkeypatch.setattr(linears, "nanoseconds", nanoseconds)
-    monkeypatch.setattr(linears, "without_call", lambda name, us: us - (0.012 if name == "mkl_linear" else 0))
+    monkeypatch.setattr(calls_from_python, "nanoseconds", nanoseconds)
+    monkeypatch.setattr(calls_from_python, "without_call", lambda name, us: us - (0.012 if name == "mkl_linear" else 0))
     products = alike(3)
     found, attended = linears.timed(products, [linear.weight for linear in products], limit_ms)
     assert len(seen) == 2 * (rounds + 1)

@@ -20,7 +20,12 @@ aten = torch.ops.aten
 
 _UNINITIALISED = frozenset({"empty", "empty_like", "empty_strided", "empty_permuted", "new_empty", "new_empty_strided"})
 _OF_TORCH = frozenset({"aten", "prims", "mkldnn", "mkl"})
-_PLACED: Mapping[str, Literal["computed", "copied"]] = {"mkl": "computed", "mkldnn": "copied"}
+_PLACED: Mapping[str, Literal["computed", "copied"]] = {
+    "mkl": "computed",
+    "mkldnn": "copied",
+    "air::onednn_bmm": "computed",
+}
+"""By a namespace, or by one operator's name."""
 _MARKERS = frozenset({"scope_enter", "scope_exit", "record", "wait"})
 
 
@@ -113,7 +118,7 @@ def traits_of(op: OpOverload) -> Traits:
         may_be_constant=of_torch and not (mutable or draws or uninitialised),
         is_plain=not (mutable or communicates or takes_generator or may_depend_on_data),
         may_depend_on_data=may_depend_on_data,
-        placed=_PLACED.get(op.namespace) if not mutable else None,
+        placed=_PLACED.get(schema.name, _PLACED.get(op.namespace)) if not mutable else None,
         out=_pointwise_out(op),
     )
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from attrs import frozen
@@ -151,7 +150,8 @@ class CpuTarget(Target):
 
     linear: LinearLibrary = option(
         "auto",
-        "library for products with frozen float32 weights in max-autotune: mkl, onednn, or auto: the faster per shape",
+        "library for float32 products with frozen weights, and batched ones, in max-autotune: mkl, onednn, or auto: "
+        "the faster per shape",
     )
     measuring: Measuring = option(
         "once",
@@ -300,11 +300,14 @@ class CpuTarget(Target):
         kept: KeptGraph | None = None,
         watch: Watch | None = None,
     ) -> Callable[..., Any]:
-        from npucompose.targets import inductor, linears
+        from npucompose.targets import batched, inductor, linears
+
+        def chosen(aot: fx.GraphModule) -> None:
+            linears.choose_linears(aot, library=self.linear, winners=winners)
+            batched.choose_batched(aot, library=self.linear, winners=winners)
 
         known = len(backend.made)
         recorder = self.recorder(backend, winners, kept) if backend.records else None
-        chosen = partial(linears.choose_linears, library=self.linear, winners=winners)
         compiled = inductor.through_inductor(
             backend, graph_module, example_inputs, frozen=chosen, recorder=recorder, winners=winners, watch=watch
         )

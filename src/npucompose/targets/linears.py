@@ -9,19 +9,16 @@ after it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from itertools import cycle
-from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from attrs import frozen
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
-from npucompose.machine import Attendance
-from npucompose.results.winners import FEWEST_ROUNDS, Winner, of_samples
-from npucompose.targets.calls_from_python import nanoseconds, without_call
+from npucompose.results.winners import Winner, of_samples
+from npucompose.targets.calls_from_python import in_turns
 from npucompose.targets.winners import Winners
 
 if TYPE_CHECKING:
@@ -30,8 +27,6 @@ if TYPE_CHECKING:
 MKL, ONEDNN = "mkl", "onednn"
 CALLED_AS = {MKL: "mkl_linear"}
 """Of which the call from Python counts nothing."""
-MOST_ROUNDS = 60
-"""Rounds of a contest: as many as fit its time, at least FEWEST_ROUNDS and at most so many."""
 
 
 @frozen(kw_only=True, eq=False)
@@ -120,24 +115,15 @@ def timed(
     """
     with unset_fake_temporarily(), torch.no_grad():
         x = torch.rand(alike[0].rows, alike[0].weight.shape[1])
-        turns: Mapping[str, Iterator[Callable[[], Any]]] = {
-            MKL: cycle([partial(torch.ops.mkl._mkl_linear, x, a.packed, a.weight, a.bias, a.rows) for a in alike]),
-            ONEDNN: cycle(
-                [
-                    partial(torch.ops.mkldnn._linear_pointwise, x, w, a.bias, "none", [], "")
-                    for a, w in zip(alike, weights, strict=True)
-                ]
-            ),
+        none: list[Any] = []
+        calls: Mapping[str, Sequence[Callable[[], Any]]] = {
+            MKL: [partial(torch.ops.mkl._mkl_linear, x, a.packed, a.weight, a.bias, a.rows) for a in alike],
+            ONEDNN: [
+                partial(torch.ops.mkldnn._linear_pointwise, x, w, a.bias, "none", none, "")
+                for a, w in zip(alike, weights, strict=True)
+            ],
         }
-        for turn in turns.values():
-            nanoseconds(next(turn))
-        taken: dict[str, list[float]] = {name: [] for name in turns}
-        begun, rounds, attendance = perf_counter_ns(), 0, Attendance()
-        while rounds < FEWEST_ROUNDS or (perf_counter_ns() - begun < limit_ms * 1e6 and rounds < MOST_ROUNDS):
-            rounds += 1
-            for name, turn in turns.items():
-                taken[name].append(without_call(CALLED_AS.get(name, ""), nanoseconds(next(turn)) / 1e3))
-        return taken, attendance.share()
+        return in_turns(calls, CALLED_AS, limit_ms)
 
 
 def _move(graph_module: fx.GraphModule, linear: Linear, weight: torch.Tensor) -> None:

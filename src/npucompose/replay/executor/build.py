@@ -45,7 +45,15 @@ PREBUILT = Path(__file__).with_name("prebuilt")
 FLAGS = ("-std=c++20", "-O2", "-fPIC", "-w", "-fvisibility=hidden", f"-DTORCH_EXTENSION_NAME={NAME}")
 UNITS = {
     "python": ("front.cpp", "module.cpp"),
-    "kernels": ("generated.cpp", "kernels.cpp", "packed.cpp", "recording.cpp", "streams.cpp", "workers.cpp"),
+    "kernels": (
+        "generated.cpp",
+        "kernels.cpp",
+        "onednn.cpp",
+        "packed.cpp",
+        "recording.cpp",
+        "streams.cpp",
+        "workers.cpp",
+    ),
 }
 """What is compiled together: sources that read the same headers of torch, which takes most of the time."""
 BUILT_WITH = "built with the headers of torch "

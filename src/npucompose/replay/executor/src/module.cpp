@@ -7,6 +7,7 @@
 #include "front.h"
 #include "gate.h"
 #include "held_kernels.inc"
+#include "onednn.h"
 
 namespace py = pybind11;
 
@@ -88,6 +89,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   using npucompose::Recording;
   m.attr("torch_version") = TORCH_VERSION;
   m.attr("lacking") = py::str(NPUCOMPOSE_LACKING);
+  m.attr("has_onednn") = npucompose::define_onednn();
   m.def("alone", [](const py::function& act) {
     const npucompose::OneThread quiet;
     return act();

@@ -8,6 +8,7 @@
 
 #include "generated.h"
 #include "lent_operands.h"
+#include "onednn.h"
 #include "packed.h"
 #include "torch_internal.h"
 
@@ -173,7 +174,9 @@ std::string Recording::add(
   }
   const at::Tensor place = results.size() == 1 ? results[0].place : at::Tensor();
   if (direct && filled.empty() && place.defined()) {
-    if (KernelPtr packed = packed_kernel(op, args, place)) {
+    KernelPtr packed = packed_kernel(op, args, place);
+    if (!packed) packed = onednn_kernel(op, args, place);
+    if (packed) {
       auto boxed = std::make_unique<Boxed>(*this, op, args, filled, results, dying, lent);
       kernel = std::make_unique<PackedProduct>(*this, std::move(packed), std::move(boxed));
       follow(*kernel, place);
