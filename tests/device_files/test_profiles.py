@@ -301,3 +301,10 @@ def test_what_cannot_be_imported_or_checked_is_refused(
 def test_no_row_is_no_table() -> None:
     with pytest.raises(ConfigError, match="no kernel on the AI cores"):
         made()
+
+
+def test_blanks_and_quotes_around_the_names_of_columns_are_none_of_them() -> None:
+    one = row("Add", 5, "64,128;128", "64,128", dtype="FLOAT")
+    first, rest = table(one).split("\n", 1)
+    spaced = ",".join(f' "{name.strip()}" ' for name in first.split(","))
+    assert read(f"\ufeff{spaced}\n{rest}") == read(table(one))

@@ -13,6 +13,9 @@ from typing import Any
 import pytest
 from nursery import cold, command
 
+from npucompose.errors import NpuComposeError
+from npucompose.experiment.run import ActiveRun
+
 ROOT = Path(__file__).resolve().parents[2]
 QUICK = ["benchmark=quick", "model=python", "trust=true", "model.factory=small:make"]
 
@@ -198,3 +201,15 @@ def test_ctrl_c_ends_the_worker_and_says_what_is_kept(tmp_path: Path) -> None:
     assert "interrupted; finished stages are kept" in told
     assert "Traceback" not in told
     assert set(records(tmp_path)) == {"compile", "capture", "replay"}
+
+
+def test_nothing_is_written_into_a_folder_that_leads_elsewhere_now(tmp_path: Path) -> None:
+    there, here = tmp_path / "there", tmp_path / "run"
+    there.mkdir()
+    here.symlink_to(there)
+    job: Any = None
+    store: Any = None
+    run = ActiveRun(job=job, run_dir=here, place=tmp_path / "run", store=store, finished=())
+    with pytest.raises(NpuComposeError, match=r"leads elsewhere now.*nothing was written"):
+        run.finish(None)
+    assert not list(there.iterdir())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from npucompose.models import MODELS
 from npucompose.models.generation import Generation
 from npucompose.schema.scenario import Scenario
 from npucompose.targets.null_device import NullDevice
+from npucompose_extensions.pretrained import generation
 from npucompose_extensions.pretrained.experts import STATIC, implementation
 
 WITH_EXPERTS: dict[str, dict[str, Any]] = {
@@ -133,3 +135,10 @@ def test_small_sizes_have_the_positions_that_the_longest_text_takes(architecture
     made = built(architecture, Scenario(name="generate", prompt=(8, 190), new_tokens=10))
     config = made.module.cached.inner.config
     assert 200 in (getattr(config, "n_positions", None), getattr(config, "max_target_positions", None))
+
+
+@pytest.mark.parametrize(("config", "relative"), [({}, False), ({"relative_attention_num_buckets": 32}, True)])
+def test_positions_are_distances_where_a_configuration_has_buckets_of_them(
+    config: dict[str, int], relative: bool
+) -> None:
+    assert generation._relative(SimpleNamespace(**config)) is relative

@@ -19,7 +19,7 @@ from targets.npu_offline.needs import offline
 
 from npucompose import api
 from npucompose.cli import main
-from npucompose.experiment.device_kit import _written, about
+from npucompose.experiment.device_kit import _number, _written, about
 from npucompose.targets import TARGETS
 
 SIMULATED = Path(__file__).parent / "simulated"
@@ -292,3 +292,8 @@ def test_a_link_where_a_file_of_a_kit_belongs_is_replaced_and_not_followed(tmp_p
     _written(kit, {"README.txt": "of the kit"})
     assert other.read_text() == "somebody's"
     assert (kit / "README.txt").read_text() == "of the kit"
+
+
+@pytest.mark.parametrize(("given", "number"), [(3, 3.0), (2.5, 2.5), (True, 0.0), ("4", 0.0), (None, 0.0), ([1], 0.0)])
+def test_what_a_device_wrote_for_a_number_and_is_none_counts_as_nothing(given: Any, number: float) -> None:
+    assert _number(given) == number
