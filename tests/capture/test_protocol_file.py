@@ -149,3 +149,14 @@ def test_how_many_states_are_explored_has_a_bound(number: str, capsys: pytest.Ca
 def test_a_search_that_is_given_up_is_no_proof(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["protocol", "kit", "--most-states", "5"]) == 1
     assert capsys.readouterr().out.startswith("not decided: ")
+
+
+def test_only_an_ordinary_event_can_be_synchronised_with(tmp_path: Path) -> None:
+    text = """
+streams: [main]
+events: {e: external}
+threads: {host: {steps: [record e on main, synchronise e]}}
+"""
+    with pytest.raises(ConfigError, match="unknown stream or ordinary event 'e'"):
+        read_protocol(written(tmp_path, text))
+    read_protocol(written(tmp_path, text.replace("external", "ordinary")))

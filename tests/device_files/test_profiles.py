@@ -308,3 +308,10 @@ def test_blanks_and_quotes_around_the_names_of_columns_are_none_of_them() -> Non
     first, rest = table(one).split("\n", 1)
     spaced = ",".join(f' "{name.strip()}" ' for name in first.split(","))
     assert read(f"\ufeff{spaced}\n{rest}") == read(table(one))
+
+
+def test_elements_of_an_unknown_type_count_as_half_precision() -> None:
+    (one,) = sized(read(table(row("Add", 5, "64,128;128", "64,128", dtype="NOVEL"))).rows, 1.0)
+    (two,) = sized(read(table(row("Add", 5, "64,128;128", "64,128", dtype="FLOAT16"))).rows, 1.0)
+    (four,) = sized(read(table(row("Add", 5, "64,128;128", "64,128", dtype="FLOAT"))).rows, 1.0)
+    assert one.feature == two.feature != four.feature

@@ -275,3 +275,15 @@ def test_what_is_no_configuration_is_one_paragraph(text: str, says: str) -> None
 def test_a_command_line_is_data_in_pythons_spelling() -> None:
     said = read_command_line("--a-b.c-d 1 --flag --x='{\"y\": [1]}' --n -3 --t yes --f 1.5 --none null", "it")
     assert said.data == {"flag": True, "x": {"y": [1]}, "n": -3, "t": "yes", "f": 1.5, "none": None, "a_b": {"c-d": 1}}
+
+
+def test_an_option_may_have_eight_parts_and_no_more() -> None:
+    def option(parts: int) -> str:
+        return "--" + ".".join("abcdefghi"[:parts]) + " 1"
+
+    inner: Any = read_command_line(option(8), "it").data
+    for name in "abcdefgh":
+        inner = inner[name]
+    assert inner == 1
+    with pytest.raises(ConfigError, match="has more than 8 parts"):
+        read_command_line(option(9), "it")

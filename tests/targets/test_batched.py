@@ -125,6 +125,15 @@ def test_a_contest_measures_both_on_several_operands() -> None:
     assert len({x.data_ptr() for x, _ in pairs}) == 8
 
 
+def test_a_contest_lays_its_operands_as_the_graph_does() -> None:
+    x, y = torch.randn(16, 256).expand(4, 16, 256), operands(turned=True)[1]
+    (found,) = batched.batched(graph_of(x, y))
+    (a, b), *_ = batched._operands(found)
+    assert [(t.shape, t.stride()) for t in (a, b)] == [(t.shape, t.stride()) for t in (x, y)]
+    assert 0 <= a.min() < a.max() < 1
+    assert batched._measured(found, 1.0).key == "bmm_4x16x256x128_turned"
+
+
 def test_small_ones_and_those_without_a_replayer_stay(monkeypatch: pytest.MonkeyPatch) -> None:
     small = graph_of(torch.randn(4, 8, 16), torch.randn(4, 16, 8))
     assert choose_batched(small, library="onednn") == 0
@@ -147,6 +156,7 @@ LAYOUTS: dict[str, Callable[[], tuple[torch.Tensor, torch.Tensor]]] = {
     "heads of one tensor": lambda: (
         torch.randn(16, 4, 64).transpose(0, 1), torch.randn(16, 4, 64).permute(1, 2, 0)
     ),
+    "one matrix for all": lambda: (torch.randn(16, 256).expand(4, 16, 256), operands()[1]),
     "a part of a larger one": lambda: (torch.randn(4, 16, 300)[:, :, 7:263], torch.randn(6, 256, 128)[1:5]),
     "nothing to sum": lambda: (torch.randn(4, 16, 0), torch.randn(4, 0, 128)),
     "no matrices": lambda: (torch.randn(0, 16, 256), torch.randn(0, 256, 128)),

@@ -116,9 +116,12 @@ def _measured(one: Batched, limit_ms: float) -> Winner:
 
 
 def _operands(one: Batched) -> Sequence[tuple[torch.Tensor, torch.Tensor]]:
+    def filled(sizes: Sequence[int], strides: Sequence[int]) -> torch.Tensor:
+        span = 1 + sum((size - 1) * stride for size, stride in zip(sizes, strides, strict=True))
+        return torch.rand(span).as_strided(sizes, strides)  # elements may share memory: one matrix for all of a batch
+
     def made() -> tuple[torch.Tensor, torch.Tensor]:
-        x, y = (torch.empty_strided(*layout).uniform_() for layout in (one.x, one.y))
-        return x, y
+        return filled(*one.x), filled(*one.y)
 
     first = made()
     nbytes = sum(operand.untyped_storage().nbytes() for operand in first)

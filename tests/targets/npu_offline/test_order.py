@@ -139,3 +139,13 @@ def test_what_happens_before_what_follows_from_streams_and_events_alone() -> Non
     order.call(2, "relu", reads={X}, writes={Y})
     order.call(1, "abs", reads=(), writes=())
     assert happens_before(order) == {("mm", "relu"), ("mm", "abs")}
+
+
+def test_a_wait_after_a_capture_has_ended_makes_nobody_part_of_it() -> None:
+    order = Order()
+    order.begin(1)
+    order.end(1)
+    order.record(7, 1)
+    order.wait(7, 2)
+    assert not order._carrying
+    assert not order._reached
