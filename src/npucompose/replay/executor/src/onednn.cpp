@@ -1,6 +1,6 @@
 // `air::onednn_bmm(x, y)`: float32 matrices multiplied by oneDNN, which torch asks for bfloat16 only.
 //
-// MKL leaves half of the vector unit idle on processors that are not Intel's. Results differ from `aten::bmm` in the last
+// MKL may leave half of the vector unit idle where the processor is not Intel's. Results differ from `aten::bmm` in the last
 // bits, so that nobody gets this operator who has not asked for it (npucompose/targets/batched.py).
 
 #include "onednn.h"
@@ -8,7 +8,6 @@
 #include <utility>
 
 #include <ATen/ops/empty.h>
-#include <c10/core/InferenceMode.h>
 #include <torch/library.h>
 
 namespace at::native {
