@@ -1,7 +1,7 @@
 // `air::onednn_bmm(x, y)`: float32 matrices multiplied by oneDNN, which torch asks for bfloat16 only.
 //
-// MKL may leave half of the vector unit idle where the processor is not Intel's. Results differ from `aten::bmm` in the last
-// bits, so that nobody gets this operator who has not asked for it (npucompose/targets/batched.py).
+// MKL may leave half of the vector unit idle where the processor is not Intel's. Results differ from `aten::bmm` in the
+// last bits, so that nobody gets this operator who has not asked for it (npucompose/targets/batched.py).
 
 #include "onednn.h"
 
