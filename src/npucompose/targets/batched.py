@@ -17,14 +17,13 @@ from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 from npucompose.replay.executor import build
 from npucompose.results.winners import Winner, of_samples
-from npucompose.targets.calls_from_python import in_turns
+from npucompose.targets.timed_calls import in_turns
 from npucompose.targets.winners import Winners
 
 if TYPE_CHECKING:
     from torch import fx
 
 ATEN, ONEDNN = "aten", "onednn"
-CALLED_AS = {ATEN: "bmm", ONEDNN: "bmm"}
 LEAST_WORK = 1 << 20
 """Multiplications and additions: below that oneDNN's setting up, some 10 µs, takes as long as the product."""
 MOST_OPERANDS = 16 << 20
@@ -112,7 +111,7 @@ def _measured(one: Batched, limit_ms: float) -> Winner:
             ATEN: [partial(torch.bmm, x, y) for x, y in pairs],
             ONEDNN: [partial(torch.ops.air.onednn_bmm, x, y) for x, y in pairs],
         }
-        return of_samples(one.form, *in_turns(calls, CALLED_AS, limit_ms))
+        return of_samples(one.form, *in_turns(calls, limit_ms))
 
 
 def _operands(one: Batched) -> Sequence[tuple[torch.Tensor, torch.Tensor]]:

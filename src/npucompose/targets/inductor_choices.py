@@ -16,7 +16,6 @@ from torch._inductor import select_algorithm
 from torch._inductor.select_algorithm import ExternKernelCaller
 
 from npucompose.results.winners import LEAST_GAIN, Winner
-from npucompose.targets.calls_from_python import without_call
 from npucompose.targets.winners import Winners
 
 TEMPLATE = "template"
@@ -77,11 +76,10 @@ def _measured(timings: MutableMapping[Any, float], *_: Any) -> None:
     key = product(list(timings)) if _at_work else None
     if key is None:
         return
-    measured = {name: us for name, us in _shortest(timings).items() if us != float("inf")}
-    winner = _winner(key, {name: without_call(name, us) for name, us in measured.items()})
+    winner = _winner(key, {name: us for name, us in _shortest(timings).items() if us != float("inf")})
     if winner is None:
         return
-    slowest, fastest = max(measured.values()), min(measured.values())
+    slowest, fastest = max(winner.times_us.values()), min(winner.times_us.values())
     _at_work[-1].keep(winner, remembered=slowest < DISTURBED * fastest)
     for choice in [choice for choice in timings if _name(choice) != winner.winner]:
         del timings[choice]

@@ -18,15 +18,13 @@ from attrs import frozen
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 from npucompose.results.winners import Winner, of_samples
-from npucompose.targets.calls_from_python import in_turns
+from npucompose.targets.timed_calls import in_turns
 from npucompose.targets.winners import Winners
 
 if TYPE_CHECKING:
     from torch import fx
 
 MKL, ONEDNN = "mkl", "onednn"
-CALLED_AS = {MKL: "mkl_linear"}
-"""Of which the call from Python counts nothing."""
 
 
 @frozen(kw_only=True, eq=False)
@@ -123,7 +121,7 @@ def timed(
                 for a, w in zip(alike, weights, strict=True)
             ],
         }
-        return in_turns(calls, CALLED_AS, limit_ms)
+        return in_turns(calls, limit_ms)
 
 
 def _move(graph_module: fx.GraphModule, linear: Linear, weight: torch.Tensor) -> None:
