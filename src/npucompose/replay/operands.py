@@ -118,7 +118,7 @@ def traits_of(op: OpOverload) -> Traits:
         may_be_constant=of_torch and not (mutable or draws or uninitialised),
         is_plain=not (mutable or communicates or takes_generator or may_depend_on_data),
         may_depend_on_data=may_depend_on_data,
-        placed=_PLACED.get(schema.name, _PLACED.get(op.namespace)) if not mutable else None,
+        placed=(_PLACED.get(schema.name) or _PLACED.get(op.namespace)) if not mutable else None,
         out=_pointwise_out(op),
     )
 
