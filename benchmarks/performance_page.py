@@ -20,12 +20,12 @@ by hand. One process for each model and number of threads; in it all candidates 
 and with weights of their own, so that whatever disturbs the machine disturbs all of them. In its turn a candidate is
 called three times and the last is counted: it finds the caches as a loop of a program does. *After others* are the
 figures of a second pass of one call in a turn: all others have used the caches since. *Time* is the median of a call,
-then the quartiles; *speed-up* the median ratio to eager of each round;
-*results* the comparison with eager on three steps before anything is timed; *fp64 error* how far these steps are from
-the same model in double precision, ‖got - wanted‖ / ‖wanted‖; *made* the seconds of compiling, capturing, loading and
-the first call (compilers' caches may be warm); *memory* what the process holds more than before, and of it the
-replayer's planned pool and the weights that it keeps beside the model's own, folded or packed for a library. The
-*kernel floor* of a recording is what its kernels take, by themselves and hot (`benchmarks/floor.py`).
+then the quartiles; *speed-up* the median ratio to eager of each round; *results* the comparison with eager on three
+steps before anything is timed; *fp64 error* how far these steps are from the same model in double precision,
+‖got - wanted‖ / ‖wanted‖; *made* the seconds of compiling, capturing, loading and the first call (compilers' caches may
+be warm); *memory* what the process holds more than before, and of it the replayer's planned pool and the weights that
+it keeps beside the model's own, folded or packed for a library. The *kernel floor* of a recording is what its kernels
+take, by themselves and hot (`benchmarks/floor.py`).
 
 - **npucompose** rows: `torch.compile` is a recording behind guards, `detached` the handle that skips them, both native
   (C++); `portable` is the detached handle without a compiler; `max-autotune` is our passes, then Inductor with

@@ -17,13 +17,14 @@ from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 from npucompose.replay.executor import build
 from npucompose.results.winners import Winner, of_samples
+from npucompose.targets.linears import MKL, ONEDNN
 from npucompose.targets.timed_calls import in_turns
 from npucompose.targets.winners import Winners
 
 if TYPE_CHECKING:
     from torch import fx
 
-ATEN, ONEDNN = "aten", "onednn"
+ATEN = "aten"
 LEAST_WORK = 1 << 20
 """Multiplications and additions: below that oneDNN's setting up, some 10 µs, takes as long as the product."""
 MOST_OPERANDS = 16 << 20
@@ -60,7 +61,7 @@ def choose_batched(
     With `library=auto` the `winners` know, or what is measured is kept there. Without the native replayer, or with a
     torch that has no oneDNN, all stay.
     """
-    found = [] if library == "mkl" else [one for one in batched(graph_module) if one.work >= LEAST_WORK]
+    found = [] if library == MKL else [one for one in batched(graph_module) if one.work >= LEAST_WORK]
     if not found or not _has_onednn():
         return 0
     winners, moved = winners or Winners(), 0
