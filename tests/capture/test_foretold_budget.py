@@ -8,10 +8,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from attrs import evolve
 
-from npucompose.capture.budget import Interval
+from npucompose.capture.budget import BudgetQuestion, CaptureBudget, Interval, capture_budget
 from npucompose.capture.counts import CaptureCounts
 from npucompose.capture.pool import PoolRequests
+from npucompose.compose import budget as foretelling
 from npucompose.compose.budget import SizedCall, _graphs, sizes_of
 from npucompose.compose.capture import capture_of
 from npucompose.compose.check import check
@@ -21,6 +23,7 @@ from npucompose.report.capture import budget_lines
 from npucompose.results.capture import CaptureLegality
 from npucompose.results.capture_budget import CaptureBudgetFacts
 from npucompose.targets.foretelling import ForetoldCall
+from npucompose.vendor.devices import device_of
 
 CALLS = "model.sequence=[{x.0: 2},{x.0: 64}]"
 PIECES = """
@@ -93,6 +96,20 @@ def test_the_socs_table_decides_what_is_available() -> None:
     assert refused.budget is None
     assert refused.no_budget == "Ascend310B1 captures nothing: Atlas 200I/500 A2 inference."
     assert list(budget_lines(refused)) == [("budget", f"not foretold: {refused.no_budget}")]
+
+
+def test_weights_that_fill_the_device_leave_no_memory_for_captures(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[BudgetQuestion] = []
+
+    def seen(question: BudgetQuestion) -> CaptureBudget:
+        asked.append(question)
+        return capture_budget(question)
+
+    monkeypatch.setattr(foretelling, "capture_budget", seen)
+    monkeypatch.setattr(foretelling, "device_of", lambda name: evolve(device_of(name), memory=64))
+    found = budget("model=mlp", CALLS)
+    assert [one.memory for one in asked] == [0]
+    assert found.certain == ()
 
 
 MANY = "extensions.vllm.sizes=[" + ",".join(map(str, range(1, 901))) + "]"

@@ -183,6 +183,13 @@ def test_listings_name_the_pass_the_line_and_the_dtype(tmp_path: Path, capsys: p
     assert compared(capsys, eager, half, "--dtype", "bfloat16")[0] == 0
 
 
+def test_a_listing_that_is_no_fx_graph_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    eager = torchair(tmp_path / "eager", step())
+    status, page = compared(capsys, eager, eager, "--listing", str(eager))
+    assert status == 2
+    assert f"{eager} is no FX graph that torch printed" in page
+
+
 def test_msprobes_stack_names_the_models_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     eager, broken = msprobe(tmp_path / "eager", step()), msprobe(tmp_path / "broken", step(tanh=0.1))
     assert "model.py:13 in forward: return y.t().tanh()" in compared(capsys, eager, broken)[1]

@@ -186,6 +186,20 @@ def test_a_product_of_one_operand_is_as_large_as_what_it_moves() -> None:
     assert (found.feature.family, found.feature.size) == ("product", 4000)
 
 
+def test_how_rows_of_one_size_spread_is_kept_and_a_size_of_one_row_says_nothing_of_it() -> None:
+    found = made(*(kernel("Abs", "abs", 1000, us) for us in (9, 10, 12)), kernel("Neg", "neg", 4000, 40))
+    assert found.repeats == Interval(low=pytest.approx(0.9), high=pytest.approx(1.2), rows=3)
+
+
+def test_a_product_is_as_large_as_its_operations_where_they_take_longer_than_its_bytes() -> None:
+    square = attrs.evolve(
+        kernel("MatMulV3", "mm", 1, 5), inputs=((64, 8), (8, 64)), input_bytes=(2, 2), outputs=((64, 64),)
+    )
+    (by_operations,), (by_bytes,) = sized([square], 0.5), sized([square], RATIO)
+    assert by_operations.feature.size == 2 * 64 * 8 * 64 / 0.5
+    assert by_bytes.feature.size == 2 * (64 * 8 + 8 * 64 + 64 * 64)
+
+
 @given(st.lists(st.tuples(st.integers(1, 10**7), st.floats(0.5, 1e5)), min_size=1, max_size=30), st.floats(1, 1e9))
 def test_every_table_reads_back_and_holds_its_own_conditions(rows: list[tuple[int, float]], size: float) -> None:
     found = made(*(kernel("Abs", "abs", elements, us) for elements, us in rows))

@@ -94,6 +94,13 @@ def test_a_copy_into_pinned_memory_is_no_copy_of_itself() -> None:
     assert RemoveNoop().rewrite(program.graph, CAN) == 0
 
 
+def test_a_call_that_takes_everything_by_name_is_left_alone() -> None:
+    program, made = with_call("float", aten.clone.default, ("x",), {})
+    made.args, made.kwargs = (), {"self": program.values[0]}
+    program.graph.output((program.call(aten.neg.default, made),))
+    assert RemoveNoop().rewrite(program.graph, CAN) == 0
+
+
 def test_a_graph_that_changes_a_form_in_place_keeps_its_identity_views() -> None:
     program, made = with_call("float", aten.view.default, ("x", [4, 4]), {})
     program.call(aten.t_.default, program.call(aten.clone.default, made))

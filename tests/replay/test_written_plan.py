@@ -148,6 +148,8 @@ def test_a_packed_weight_is_packed_again_of_the_weight_that_it_is(product: Any, 
     elsewhere = written(recording.plan, [TABLE])
     assert any(same([one], [WEIGHT]) for one in elsewhere.constants)
     assert same(made_again(elsewhere, [TABLE], [x]).replay(given), recording.replay(given))
+    nothing_named = made_again(written(recording.plan, []), [], [x])
+    assert same(nothing_named.replay(given), recording.replay(given))
 
 
 @pytest.mark.skipif(not torch.backends.mkl.is_available(), reason="this torch has no MKL")

@@ -157,6 +157,12 @@ def test_what_the_command_cannot_read_is_refused(words: list[str], says: str, tm
         explained("--vllm", written(tmp_path, FUSED).path, *words)
 
 
+def test_what_the_page_refuses_by_itself_is_not_asked_of_vllm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(explain, "installed", lambda *_: pytest.fail("vLLM was asked"))
+    with pytest.raises(ConfigError, match="Did you mean 'backend'"):
+        explained("--vllm", written(tmp_path, FUSED).path, "--compilation-config", '{"backnd": "eager"}')
+
+
 @pytest.mark.parametrize("option", ["--compilation-config", "--max-num-batched-tokens"])
 def test_what_is_asked_of_vllm_is_for_that_page_alone(option: str) -> None:
     with pytest.raises(ConfigError, match=f"{option} is for explain --vllm"):
