@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -10,12 +11,14 @@ from collections.abc import Iterator
 
 import pytest
 import torch
+from attrs import evolve
 
 from npucompose.replay.captured_graph import CapturedGraph
 from npucompose.replay.executor import build
 from npucompose.replay.operands import same_bytes
 from tests.replay.executor.streams_by_hand import (
     MEETING_S,
+    TWO,
     X,
     acts,
     current_core,
@@ -36,6 +39,8 @@ def acting(x: torch.Tensor) -> torch.Tensor:
     return here - there
 
 
+STUBBORN = evolve(TWO, falls_back=False)
+"""On a busy machine, too, no replay goes on in one stream."""
 ASIDE = ("neg", "act_3", "act_4", "act_5")
 
 
@@ -47,8 +52,13 @@ def acted() -> Iterator[CapturedGraph]:
     """
     before, threads = os.sched_getaffinity(0), torch.get_num_threads()
     torch.set_num_threads(1)
-    captured = on_two(planned(acting, X, aside=ASIDE), X)
-    replayed(captured)  # workers may go where the caller may now
+    captured = on_two(planned(acting, X, aside=ASIDE), X, workers=STUBBORN)
+    replayed(captured)
+    everywhere(before)  # workers of earlier tests may still keep to fewer cores than the caller has,
+    for core in before:  # and ask anew where they may run when the caller is on another one
+        os.sched_setaffinity(0, {core})
+        replayed(captured)
+    os.sched_setaffinity(0, before)
     try:
         yield captured
     finally:
@@ -56,6 +66,13 @@ def acted() -> Iterator[CapturedGraph]:
         ran.clear()
         os.sched_setaffinity(0, before)
         torch.set_num_threads(threads)
+
+
+def everywhere(cores: set[int]) -> None:
+    """As `taskset --all-tasks` does."""
+    for task in os.listdir("/proc/self/task"):
+        with contextlib.suppress(ProcessLookupError):  # it has just ended
+            os.sched_setaffinity(int(task), cores)
 
 
 def replayed(captured: CapturedGraph) -> None:
@@ -111,8 +128,7 @@ def test_a_process_with_one_core_left_starts_no_race_for_it(acted: CapturedGraph
         found = [threads(), threads()]
         os.sched_setaffinity(0, cores)
         found.append(threads())
-        for task in os.listdir("/proc/self/task"):  # as `taskset --all-tasks` does
-            os.sched_setaffinity(int(task), {min(cores)})
+        everywhere({min(cores)})
         found += [threads(), threads()][1:]
         os._exit(0 if found == [1, 1, 2, 1] else 1)
     _, status = os.waitpid(child, 0)
@@ -129,7 +145,7 @@ def computing_on_two() -> Iterator[CapturedGraph]:
     before = {task: os.sched_getaffinity(int(task)) for task in os.listdir("/proc/self/task")}
     threads = torch.get_num_threads()
     torch.set_num_threads(2)
-    captured = on_two(planned(acting, X, aside=ASIDE), X)
+    captured = on_two(planned(acting, X, aside=ASIDE), X, workers=STUBBORN)
     torch.randn(300, 300).exp()
     try:
         yield captured
