@@ -136,6 +136,16 @@ def test_compiling_sees_to_it(torchs_own: Callable[[int], int]) -> None:
     assert isinstance(getattr(eval_frame, NAME), CountByThread) is shared
 
 
+def test_a_counter_that_is_by_thread_already_is_not_asked_during_a_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The other thread's question would be taken for a call of its own that never ends."""
+    counted = CountByThread(Held(shared=True))
+    monkeypatch.setattr(eval_frame, NAME, counted)
+    counted(0)
+    count_by_thread.__wrapped__()
+    assert getattr(eval_frame, NAME) is counted
+    assert counted._inside == {threading.get_ident(): False}
+
+
 class Held:
     """torch's, for all threads or for each."""
 

@@ -62,7 +62,7 @@ class CountByThread:
 def count_by_thread() -> None:
     """From now on, in this process; nothing where torch has no such counter, or one for each thread."""
     count = getattr(eval_frame, NAME, None)
-    if count is not None and _is_shared(count):
+    if count is not None and not isinstance(count, CountByThread) and _is_shared(count):
         by_thread = CountByThread(count)
         setattr(eval_frame, NAME, by_thread)
         if hasattr(os, "register_at_fork"):
