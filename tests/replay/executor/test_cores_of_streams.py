@@ -128,6 +128,8 @@ def test_a_process_with_one_core_left_starts_no_race_for_it(acted: CapturedGraph
         found = [threads(), threads()]
         os.sched_setaffinity(0, cores)
         found.append(threads())
+        os.sched_setaffinity(0, {min(cores)})
+        threads()  # the worker is on another core, so that it sees itself moved
         everywhere({min(cores)})
         found += [threads(), threads()][1:]
         os._exit(0 if found == [1, 1, 2, 1] else 1)
