@@ -17,7 +17,7 @@ from npucompose.replay.captured_graph import CapturedGraph
 from npucompose.replay.executor import build
 from npucompose.replay.executor.native import Native
 from npucompose.replay.operands import same_bytes
-from npucompose.targets import batched
+from npucompose.targets import batched, onednn
 from npucompose.targets.batched import choose_batched
 from npucompose.targets.winners import Winners
 from tests.replay.capturing import traced
@@ -101,7 +101,7 @@ def test_a_product_goes_to_the_faster_library_or_to_the_one_that_is_asked_for(
             assert [operand.stride() for operand in given[0].args] == [(4096, 256, 1), (32768, 128, 1)]
         return {"aten": [10.0] * 8, "onednn": [10.0 * ratio] * 8}, 1.0
 
-    monkeypatch.setattr(batched, "in_turns", in_turns)
+    monkeypatch.setattr(onednn, "in_turns", in_turns)
     graph, winners = graph_of(*operands()), Winners(limit_ms=7.0)
     with FakeTensorMode():
         assert choose_batched(graph, library=library, winners=winners) == moved
@@ -116,10 +116,10 @@ def test_a_product_goes_to_the_faster_library_or_to_the_one_that_is_asked_for(
 
 def test_a_contest_measures_both_on_several_operands() -> None:
     (found,) = batched.batched(graph_of(*operands()))
-    winner = batched._measured(found, 1.0)
+    winner = onednn._measured(found, 1.0)
     assert winner.key == "bmm_4x16x256x128"
     assert winner.by == "default" or set(winner.times_us) == {"aten", "onednn"}
-    pairs = batched._operands(found)
+    pairs = onednn.operands_of(found)
     assert len(pairs) == 8, "as many as fit 16 MiB, at most eight"
     assert len({x.data_ptr() for x, _ in pairs}) == 8
 
@@ -127,10 +127,10 @@ def test_a_contest_measures_both_on_several_operands() -> None:
 def test_a_contest_lays_its_operands_as_the_graph_does() -> None:
     x, y = torch.randn(16, 256).expand(4, 16, 256), operands(turned=True)[1]
     (found,) = batched.batched(graph_of(x, y))
-    (a, b), *_ = batched._operands(found)
+    (a, b), *_ = onednn.operands_of(found)
     assert [(t.shape, t.stride()) for t in (a, b)] == [(t.shape, t.stride()) for t in (x, y)]
     assert 0 <= a.min() < a.max() < 1
-    assert batched._measured(found, 1.0).key == "bmm_4x16x256x128_turned"
+    assert onednn._measured(found, 1.0).key == "bmm_4x16x256x128_turned"
 
 
 def test_small_ones_and_those_without_a_replayer_stay(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -140,10 +140,10 @@ def test_small_ones_and_those_without_a_replayer_stay(monkeypatch: pytest.Monkey
     def absent() -> Any:
         raise build.Unavailable("no compiler")
 
-    monkeypatch.setattr(batched.build, "load", absent)
+    monkeypatch.setattr(onednn.build, "load", absent)
     graph = graph_of(*operands())
     assert choose_batched(graph, library="onednn") == 0
-    monkeypatch.setattr(batched.build, "load", lambda: SimpleNamespace(has_onednn=False))
+    monkeypatch.setattr(onednn.build, "load", lambda: SimpleNamespace(has_onednn=False))
     assert choose_batched(graph, library="onednn") == 0
     assert target_of(graph) is aten.bmm.default
 

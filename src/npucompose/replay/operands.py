@@ -24,6 +24,7 @@ _PLACED: Mapping[str, Literal["computed", "copied"]] = {
     "mkl": "computed",
     "mkldnn": "copied",
     "air::onednn_bmm": "computed",
+    "air::onednn_attention": "computed",
 }
 """By a namespace, or by one operator's name."""
 _MARKERS = frozenset({"scope_enter", "scope_exit", "record", "wait"})

@@ -150,8 +150,8 @@ class CpuTarget(Target):
 
     linear: LinearLibrary = option(
         "auto",
-        "library for float32 products with frozen weights, and batched ones, in max-autotune: mkl, onednn, or auto: "
-        "the faster per shape",
+        "library for float32 products with frozen weights, batched ones and attention, in max-autotune: mkl, "
+        "onednn, or auto: the faster per shape",
     )
     measuring: Measuring = option(
         "once",
@@ -300,11 +300,12 @@ class CpuTarget(Target):
         kept: KeptGraph | None = None,
         watch: Watch | None = None,
     ) -> Callable[..., Any]:
-        from npucompose.targets import batched, inductor, linears
+        from npucompose.targets import attention, batched, inductor, linears
 
         def chosen(aot: fx.GraphModule) -> None:
             linears.choose_linears(aot, library=self.linear, winners=winners)
             batched.choose_batched(aot, library=self.linear, winners=winners)
+            attention.choose_attention(aot, library=self.linear, winners=winners)
 
         known = len(backend.made)
         recorder = self.recorder(backend, winners, kept) if backend.records else None

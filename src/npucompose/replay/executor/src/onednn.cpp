@@ -8,7 +8,6 @@
 #include <utility>
 
 #include <ATen/ops/empty.h>
-#include <torch/library.h>
 
 namespace at::native {
 // ATen/native/mkldnn/Matmul.h, which torch's wheels do not carry; null in a torch without oneDNN.
@@ -31,12 +30,6 @@ at::Tensor result_for(const at::Tensor& x, const at::Tensor& y) {
   return at::empty({x.size(0), x.size(1), y.size(2)}, x.options());
 }
 
-void multiply(const at::Tensor& x, const at::Tensor& y, const at::Tensor& out) {
-  if (!out.numel()) return;
-  if (!x.numel()) out.zero_();
-  else at::native::mkldnn_matmul(x, y, out, 0.f, 1.f);
-}
-
 at::Tensor onednn_bmm(const at::Tensor& x, const at::Tensor& y) {
   const at::Tensor out = result_for(x, y);
   multiply(x, y, out);
@@ -55,6 +48,12 @@ class OneDnn final : public Kernel {
 
 }  // namespace
 
+void multiply(const at::Tensor& x, const at::Tensor& y, const at::Tensor& out, double scale) {
+  if (!out.numel()) return;
+  if (!x.numel()) out.zero_();
+  else at::native::mkldnn_matmul(x, y, out, 0.f, static_cast<float>(scale));
+}
+
 // Not by a macro: two builds of this extension may be loaded in one process, and an operator is defined once.
 bool define_onednn() {
   if (!at::native::mkldnn_matmul) return false;
@@ -64,12 +63,14 @@ bool define_onednn() {
     library.def("onednn_bmm(Tensor x, Tensor y) -> Tensor");
     library.impl("onednn_bmm", torch::dispatch(c10::DispatchKey::CPU, TORCH_FN(onednn_bmm)));
     library.impl("onednn_bmm", torch::dispatch(c10::DispatchKey::Meta, TORCH_FN(result_for)));
+    define_attention(library);
     return true;
   }();
   return defined;
 }
 
 KernelPtr onednn_kernel(const c10::OperatorHandle& op, const Stack& args, const at::Tensor& out) {
+  if (KernelPtr attention = attention_kernel(op, args, out)) return attention;
   if (op.operator_name().name != kName || !args.at(0).isTensor() || !args.at(1).isTensor()) return nullptr;
   const at::Tensor& x = args[0].toTensor();
   const at::Tensor& y = args[1].toTensor();
