@@ -173,6 +173,54 @@ def test_a_product_by_onednn_takes_in_what_follows_it(model: nn.Module, monkeypa
     assert not any("relu" in target for target in targets)
 
 
+class OfRows(nn.Module):
+    """Products of [batch, rows, size], which torch computes as one of all rows; `split` reads one in another shape."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.down, self.split = nn.Linear(64, 96), nn.Linear(96, 64), nn.Linear(64, 64)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        y = x + self.down(nn.functional.gelu(self.up(x)))
+        return y, self.split(y).view(2, 8, 4, 16).transpose(1, 2)
+
+
+def test_and_of_products_of_several_rows_in_several_batches_too(monkeypatch: pytest.MonkeyPatch):
+    torch._dynamo.reset()
+    model, x, frozen = OfRows().eval(), torch.randn(2, 8, 64), frozen_graphs(monkeypatch)
+    fast = npucompose.compile(model, *FUSED, "target.linear=onednn")
+    with torch.no_grad(), inductor_config.patch(fx_graph_cache=False):
+        for got, expected in zip(fast(x), model(x), strict=True):
+            torch.testing.assert_close(got, expected)
+    calls = [node for node in frozen[0].graph.nodes if node.op == "call_function"]
+    assert [call.target.__name__ for call in calls] == ["fn", "fn", "_linear_pointwise.default", "reshape.default",
+                                                        "permute.default"]  # fmt: skip
+    assert calls[1].kwargs == {"other": calls[0].args[0]}
+    torch._dynamo.reset()
+
+
+def reshaped(sizes: tuple[int, ...], *back: tuple[int, ...], source: tuple[int, ...] = (2, 8, 64)) -> bool:
+    """Whether a product of [16, 64] by 96 columns, which reads `source` reshaped and is read in these shapes, takes it
+    as it is."""
+    graph = torch.fx.Graph()
+    x = graph.placeholder("x")
+    rows = graph.call_function(torch.ops.aten.reshape.default, (x, list(sizes)))
+    product = graph.call_function(torch.ops.aten.mm.default, (rows, x))
+    read = [graph.call_function(torch.ops.aten.view.default, (product, list(shape))) for shape in back]
+    shapes = zip((x, rows, product, *read), (source, sizes, (16, 96), *back), strict=True)
+    for node, shape in shapes:
+        node.meta["val"] = torch.empty(shape, device="meta")
+    return linears._reshaped(product) is x
+
+
+def test_a_reshape_is_left_out_where_every_reader_has_it_undone() -> None:
+    assert reshaped((16, 64), (2, 8, 96))
+    assert reshaped((16, 64), (2, 8, 96), (2, 8, 96))
+    assert not reshaped((16, 64), (2, 8, 96), (2, 8, 4, 24))
+    assert not reshaped((16, 64), (4, 4, 96))
+    assert not reshaped((16, 64), (2, 4, 96), source=(2, 4, 128))
+
+
 @pytest.mark.parametrize(("ratio", "moved"), [(0.5, 2), (1.0, 0)])
 def test_auto_moves_what_is_faster_and_nothing_else(
     model: nn.Module, monkeypatch: pytest.MonkeyPatch, ratio: float, moved: int

@@ -129,14 +129,32 @@ def _move(graph_module: fx.GraphModule, linear: Linear, weight: torch.Tensor) ->
     x, _, _, bias, _ = node.args
     name = f"_onednn_{node.name}"
     graph_module.register_buffer(name, weight, persistent=False)
+    rows = _reshaped(node)
     with graph.inserting_before(node):
         constant = graph.get_attr(name)
         constant.meta["is_frozen_param"] = True
         replacement = graph.call_function(
-            torch.ops.mkldnn._linear_pointwise.default, (x, constant, bias, "none", [], "")
+            torch.ops.mkldnn._linear_pointwise.default, (x if rows is None else rows, constant, bias, "none", [], "")
         )
-    replacement.meta.update(node.meta)
-    node.replace_all_uses_with(replacement)  # and so it is dead code
+    for replaced in [node] if rows is None else list(node.users):
+        replacement.meta.update(replaced.meta)
+        replaced.replace_all_uses_with(replacement)  # and so it is dead code
+
+
+def _reshaped(node: fx.Node) -> fx.Node | None:
+    """What a product's rows are a reshape of, where each of its results is reshaped back: oneDNN takes it as it is, and
+    Inductor sees the pointwise operators behind the product, which it lets oneDNN compute in passing."""
+    x: Any = node.args[0]
+    if not _is_reshape(x):
+        return None
+    sizes = (*x.args[0].meta["val"].shape[:-1], node.meta["val"].shape[-1])
+    back = all(_is_reshape(user) and tuple(user.meta["val"].shape) == sizes for user in node.users)
+    inner = x.args[0].meta["val"].shape[-1] == x.meta["val"].shape[-1]
+    return x.args[0] if back and inner else None
+
+
+def _is_reshape(node: fx.Node) -> bool:
+    return node.op == "call_function" and node.target in (torch.ops.aten.reshape.default, torch.ops.aten.view.default)
 
 
 def _forget_unused(graph_module: fx.GraphModule) -> None:
