@@ -101,6 +101,52 @@ def test_another_tensor_deep_in_an_object_that_stays_is_noticed() -> None:
         handle(x)
 
 
+def rebinding(scale: Tensor) -> tuple[Callable[[Tensor], Tensor], Callable[[Tensor], None], Callable[[], None]]:
+    """A function that closes over a tensor, what puts another there, and what leaves nothing there."""
+
+    def scaled(x: Tensor) -> Tensor:
+        return x * scale
+
+    def put(another: Tensor) -> None:
+        nonlocal scale
+        scale = another
+
+    def remove() -> None:
+        nonlocal scale
+        del scale
+
+    return scaled, put, remove
+
+
+def test_a_variable_that_a_function_closes_over_and_that_is_bound_anew_is_noticed() -> None:
+    model, x = Keeps("closure"), torch.randn(2, 3)
+    first = torch.full((3,), 3.0)
+    model.__dict__["kept"], put, remove = rebinding(first)
+    handle = handle_of(model, x)
+    assert handle.unwatched == 0
+    with torch.no_grad():
+        for _ in range(2):
+            put(torch.full((3,), 4.0))
+            with pytest.raises(SignatureError, match=r"a tensor 'scale' .* that is another tensor now .*detach again"):
+                handle(x)
+            put(first)
+            assert torch.equal(handle(x), model(x))
+        remove()
+        with pytest.raises(SignatureError, match=r"a tensor 'scale' .* that is gone"):
+            handle(x)
+
+
+def test_a_compiled_module_follows_a_variable_that_is_bound_anew() -> None:
+    torch._dynamo.reset()
+    model, x = Keeps("closure"), torch.randn(2, 3)
+    model.__dict__["kept"], put, _ = rebinding(torch.full((3,), 3.0))
+    fast = npucompose.compile(model, "mode=reduce-overhead")
+    with torch.no_grad():
+        for value in (3.0, 3.0, 5.0, 5.0, 7.0):
+            put(torch.full((3,), value))
+            assert torch.equal(fast(x), model(x)), value
+
+
 def test_an_attribute_that_leads_to_no_tensor_of_the_call_may_change() -> None:
     model, x = Keeps("object"), torch.randn(2, 3)
     model.__dict__["beside"] = SimpleNamespace(of=torch.ones(1))

@@ -21,7 +21,7 @@ from npucompose.models.inputs import tensors_of
 from npucompose.replay.captured_graph import CapturedGraph
 from npucompose.replay.executor.native import Call
 from npucompose.replay.front.arguments import DetachError, _Arguments, _described, _Results, _shares, _taken
-from npucompose.replay.front.owners import Kept, content_of, kept_by
+from npucompose.replay.front.owners import Kept, content_of, kept_by, standing
 from npucompose.replay.interface import Constants, Recording, watching
 
 _grad_is_enabled = torch.is_grad_enabled
@@ -121,8 +121,8 @@ class DetachedHandle:
                 f"this call was captured with {name}={self._mode[name]} and is made with {name}={now[name]}."
             )
         for owner, name, tensor in self._entries:
-            if owner.get(name) is not tensor:
-                raise SignatureError(_replaced(name, tensor, owner.get(name)))
+            if (now := standing(owner, name)) is not tensor:
+                raise SignatureError(_replaced(name, tensor, now))
 
     def inputs_of(self, *args: Any, **kwargs: Any) -> list[Any]:
         """What the recording is replayed with for these arguments: they and what is held, parameters above all."""
@@ -272,7 +272,7 @@ def modules_of(model: Callable[..., Any]) -> list[nn.Module]:
 
 
 def _replaced(name: str, before: Any, now: Any) -> str:
-    what = "a parameter or buffer" if isinstance(before, torch.Tensor) else "an attribute"
+    what = "a tensor" if isinstance(before, torch.Tensor) else "an attribute"
     another = "another tensor" if isinstance(now, torch.Tensor) else "another"
     became = "is gone" if now is None else f"is {another} now ({_shown(now)})"
     return (

@@ -11,8 +11,9 @@ import torch
 from attrs import frozen
 from torch import nn
 
-Entry = tuple[dict[str, Any], str, Any]
-"""(the dict of a module or of an object that it keeps, a name in it, what must stand there)."""
+Entry = tuple[dict[str, Any] | CellType, str, Any]
+"""(the dict of a module or of an object that it keeps, or the cell of a variable that a function closes over; the name;
+what must stand there)."""
 DEPTH = 3
 """A tensor is looked for so many steps behind an attribute: a function, what it closes over, an attribute of that."""
 
@@ -30,7 +31,8 @@ def kept_by(modules: Iterable[nn.Module], tensors: Iterable[Any]) -> Kept:
     """The parameters, buffers and other attributes of `modules` that are `tensors` or lead to them.
 
     One that is neither parameter nor buffer is looked for behind other attributes, through objects, dicts, tuples,
-    partials and what functions close over; everything on the way by name must stay. Items of lists are not looked at.
+    partials and what functions close over; everything on the way by name, variables too, must stay. Items of lists are
+    not looked at.
     """
     known = list(modules)
     wanted = {id(value) for value in tensors if isinstance(value, torch.Tensor)}
@@ -55,6 +57,10 @@ def _behind(value: Any, wanted: set[int], depth: int) -> Iterator[tuple[int, lis
         yield id(value), []
     elif depth == 0 or isinstance(value, (nn.Module, torch.Tensor, ModuleType, type)):
         return  # modules are asked themselves
+    elif isinstance(value, FunctionType):
+        for name, cell in zip(value.__code__.co_freevars, value.__closure__ or (), strict=True):
+            held = content_of(cell)
+            yield from ((tensor, [(cell, name, held), *way]) for tensor, way in _behind(held, wanted, depth - 1))
     elif (parts := _without_names(value)) is not None:
         for part in parts:
             yield from _behind(part, wanted, depth - 1)
@@ -68,9 +74,12 @@ def _without_names(value: Any) -> Iterable[Any] | None:
         return value
     if isinstance(value, functools.partial):
         return (value.func, *value.args, *value.keywords.values())
-    if isinstance(value, FunctionType):
-        return [content_of(cell) for cell in value.__closure__ or ()]
     return None
+
+
+def standing(owner: dict[str, Any] | CellType, name: str) -> Any:
+    """What stands there now; None where nothing does."""
+    return content_of(owner) if isinstance(owner, CellType) else owner.get(name)
 
 
 def content_of(cell: CellType) -> Any:

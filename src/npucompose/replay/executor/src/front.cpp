@@ -391,7 +391,7 @@ class Call {
         earlier_(reuse ? Earlier::reuse : Earlier::keep) {
     for (const auto& item : entries) {
       const auto entry = item.cast<py::tuple>();
-      entries_.push_back({entry[0].cast<py::dict>(), entry[1], entry[2]});
+      entries_.push_back({entry[0], entry[1], entry[2]});
     }
     for (const auto& item : held) held_.push_back(py::reinterpret_borrow<py::object>(item));
     for (const auto& [input, argument] : taken_) arguments_ = std::max(arguments_, argument + 1);
@@ -409,7 +409,7 @@ class Call {
     if (grad && held_wants_grad_) return py::none();
     if (weights_ && !weights_->hold()) return py::none();
     for (const Entry& entry : entries_)
-      if (PyDict_GetItemWithError(entry.owner.ptr(), entry.name.ptr()) != entry.tensor.ptr()) {
+      if (entry.standing() != entry.tensor.ptr()) {
         if (PyErr_Occurred()) throw python_error();
         return py::none();
       }
@@ -424,10 +424,13 @@ class Call {
   }
 
  private:
-  // A parameter or buffer where its module keeps it.
+  // A tensor, or what leads to one, where a module keeps it.
   struct Entry {
-    py::dict owner;
-    py::object name, tensor;
+    py::object owner, name, tensor;  // a dict, or the cell of a variable
+
+    PyObject* standing() const {
+      return PyCell_Check(owner.ptr()) ? PyCell_GET(owner.ptr()) : PyDict_GetItemWithError(owner.ptr(), name.ptr());
+    }
   };
 
   static bool wants_grad(PyObject* tensor) { return THPVariable_Unpack(tensor).requires_grad(); }
