@@ -52,6 +52,23 @@ def test_memory_and_streams_bound_the_sizes(trace: Path, capsys) -> None:
     assert "sizes       4: " in held
 
 
+def test_one_recording_may_take_all_streams(trace: Path, capsys) -> None:
+    assert "sizes       1: 55\n" in answered(trace, "--streams", 3, "--streams-each", 3, capsys=capsys)
+
+
+@pytest.mark.parametrize(
+    ("other", "line"),
+    [
+        ("1,2,3,5,8,13,21,34,55", "against     9 sizes with 0 rows of padding\n"),
+        ("3,8,55", "against     3 sizes with 5,492 rows of padding; the plan pads 86.5% more\n"),
+        ("8,55", "against     2 sizes with 10,242 rows of padding; the plan pads 0.0% less\n"),
+        ("55", "against     1 sizes with 68,522 rows of padding; the plan pads 85.1% less\n"),
+    ],
+)
+def test_another_list_pads_more_or_less_than_the_plan(trace: Path, other: str, line: str, capsys) -> None:
+    assert line in answered(trace, "--most", 2, "--against", other, capsys=capsys)
+
+
 def test_a_line_may_be_one_step_and_a_heading_is_passed_over(tmp_path: Path) -> None:
     path = tmp_path / "steps.csv"
     path.write_text("batch size\n3\n\n1\n 3 \n7,0\n")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from npucompose.accuracy.pairs import paired
 from npucompose.cli import main
 from npucompose.compose.check import check
 from npucompose.compose.tree import compose
-from npucompose.results.artefacts import DumpedOperator, Tensors
+from npucompose.results.artefacts import DumpedOperator, DumpedValue, Tensors
 from npucompose.results.measured import EXACT, NumericTolerance, tolerance_of
 from npucompose_extensions.artefacts import read
 
@@ -276,6 +277,23 @@ def test_the_dtype_of_a_contract_is_the_less_exact_of_floats(
     assert accuracy._less_exact(named, *tensors) == dtype
 
 
+def test_the_page_of_a_comparison(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    golden: Callable[[str, str], None],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    alone = [(f"extra_{number}", "aten.abs.default", [X], [X]) for number in range(11)]
+    torchair(Path("eager"), [*step(), *alone])
+    torchair(Path("graph"), [*step(mm=1e-6, tanh=0.5), ("own", "aten.neg.default", [X], [X])])
+    torchair(Path("close"), step(mm=1e-6))
+    pages = [compared(capsys, "eager", "graph", *listings(tmp_path)), compared(capsys, "eager", "close")]
+    assert [status for status, _ in pages] == [1, 0]
+    text = "\n".join(page for _, page in pages)
+    golden("device_files/compared.txt", re.sub(r"(within a contract:) 1\.\d+e-06", r"\1 1e-06", text))
+
+
 def test_an_answer_for_programs_has_the_same(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     eager, broken = torchair(tmp_path / "eager", step()), torchair(tmp_path / "broken", step(tanh=0.1))
     assert main(["compare-dumps", str(eager), str(broken), "--json"]) == 1
@@ -311,6 +329,44 @@ def test_contracts_are_of_the_dtype_the_operator_and_the_rules() -> None:
     rules = declared(check(compose(["adapt=ascend"])).experiment.adapt)
     allowed = contract("scatter_add", "float32", same_inputs=True, rules=rules)
     assert allowed.atol == max(tolerance_of("float32").atol, rules["scatter_add"].atol) > 0
+
+
+def test_what_the_rules_for_a_device_allow_each_operator(golden: Callable[[str, str], None]) -> None:
+    """Of a rule's operator and of all that it puts there the widest; those that only reject allow nothing."""
+    found = declared(check(compose(["adapt=ascend"])).experiment.adapt)
+    golden(
+        "device_files/contracts.txt",
+        "".join(f"{name} {one.atol:g} + {one.rtol:g} * |reference|\n" for name, one in sorted(found.items())),
+    )
+
+
+def statistic(shape: tuple[int, ...] | None = (4,), dtype: str | None = "float32", **values: float) -> DumpedValue:
+    return DumpedValue(slot="0", shape=shape, dtype=dtype, statistics=values)
+
+
+@pytest.mark.parametrize(
+    ("eager", "graph", "agreement", "problem"),
+    [
+        (statistic(Max=1.0), statistic(Max=1.0), "statistics agree", None),
+        (statistic(Max=math.nan), statistic(Max=math.nan), "statistics agree", None),
+        (statistic(Max=math.inf), statistic(Max=math.inf), "statistics agree", None),
+        (statistic(Max=1.0), statistic(Max=math.nan), "beyond", "result 0: Max is 1 in eager, nan in the graph"),
+        (statistic(Max=1.0), statistic(Max=1.5), "beyond", "result 0: Max is 1 in eager, 1.5 in the graph"),
+        (statistic(Max=-100.0), statistic(Max=-100.001), "statistics agree", None),
+        (statistic(Max=1.0), statistic(Max=1.001, dtype="float16"), "statistics agree", None),
+        (statistic(dtype=None, Max=1.0), statistic(dtype=None, Max=1.001), "beyond",
+         "result 0: Max is 1 in eager, 1.001 in the graph"),
+        (statistic(Max=1.0, Min=0.0), statistic(Max=1.0, Mean=9.0), "statistics agree", None),
+        (statistic(Max=1.0), statistic(Min=1.0), "not dumped", None),
+        (statistic(Max=1.0), statistic((2, 2), Max=1.0), "another shape",
+         "result 0: [4] in eager, [2, 2] in the graph"),
+        (statistic(Max=1.0), statistic(None, Max=1.0), "statistics agree", None),
+        (statistic(None, Max=1.0), statistic(Max=1.0), "statistics agree", None),
+    ],
+)  # fmt: skip
+def test_what_statistics_show(eager: DumpedValue, graph: DumpedValue, agreement: str, problem: str | None) -> None:
+    found = accuracy._statistics(eager, graph, None, None)
+    assert (found.agreement, found.problems) == (agreement, () if problem is None else (problem,))
 
 
 def test_names_pair_and_what_has_another_number_of_calls_stays_alone() -> None:

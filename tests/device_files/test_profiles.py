@@ -7,6 +7,7 @@ import io
 import json
 import math
 import random
+from collections.abc import Callable
 from pathlib import Path
 
 import attrs
@@ -284,6 +285,23 @@ def test_a_profile_becomes_a_table_and_a_check(profile: Path, capsys: pytest.Cap
     answer = json.loads(capsys.readouterr().out)
     assert [one["held_out"] for one in answer["held_out"]] == ["single rows", "whole sizes"]
     assert answer["held_out"][0]["median_error"] < 0.2
+
+
+def test_the_pages_of_both_commands(
+    profile: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    golden: Callable[[str, str], None],
+) -> None:
+    monkeypatch.chdir(profile.parent)
+    product = row("MatMulV3", 185.5, "4096,512;512,1024", "4096,1024", "AI_CORE")
+    other = row("Add", 5, "64,128;128", "64,128")
+    more = table(product, product, other, *[{**other, "Accelerator Core": core} for core in ("HCCL", "HCCL", "AI_CPU")])
+    profile.write_text(profile.read_text() + more.split("\n", 1)[1])
+    file = profile.name
+    assert main(["profile", "import", file, "--soc", "ascend910b1", "--cann", "8.5.0", "--out", "times.json"]) == 0
+    assert main(["profile", "check", file, "--soc", "ascend910b1"]) == 0
+    golden("device_files/profile.txt", capsys.readouterr().out)
 
 
 @pytest.mark.parametrize(

@@ -62,6 +62,15 @@ def test_the_page_has_every_option_with_what_acts_and_why(golden: Callable[[str,
     golden("serving/requested.txt", "\n".join(line.rstrip() for line in page.file.getvalue().splitlines()) + "\n")
 
 
+def test_what_acts_where_nothing_is_asked(golden: Callable[[str, str], None], tmp_path: Path) -> None:
+    lines = [
+        f"{kind}: {one.option} = {one.acts!r}{'' if one.why is None else f': {one.why}'}"
+        for kind, text in (("fused", FUSED), ("recorded", RECORDED), ("piecewise", PIECEWISE))
+        for one in requested(written(tmp_path, text), {}).engine
+    ]
+    golden("serving/unasked.txt", "\n".join(lines) + "\n")
+
+
 def test_an_option_acts_as_asked_unless_a_reason_is_given(tmp_path: Path) -> None:
     for text in (FUSED, RECORDED, PIECEWISE):
         for one in requested(written(tmp_path, text), ASKED).engine:

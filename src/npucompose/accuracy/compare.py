@@ -222,7 +222,7 @@ def _statistics(a: DumpedValue, b: DumpedValue, dtype: str | None, allowed: Allo
         x, y = a.statistics[name], b.statistics[name]
         distance = 0.0 if x == y or (math.isnan(x) and math.isnan(y)) else abs(x - y)
         largest = max(largest, distance) if math.isfinite(distance) else math.inf
-        if not distance <= tolerance.atol + tolerance.rtol * abs(x):
+        if distance and not distance <= tolerance.atol + tolerance.rtol * abs(x):
             problems.append(f"result {a.slot}: {name} is {x:g} in eager, {y:g} in the graph")
     error = largest if math.isfinite(largest) else None
     agreement: Agreement = "beyond" if problems else "statistics agree"

@@ -77,12 +77,18 @@ class Answer:
             yield f"memory      {as_bytes(round(self.plan.nbytes))} of {as_bytes(round(budget.nbytes))}"
         if self.other is not None:
             theirs = self.trace.padding(self.other)
-            change = f"; the plan pads {abs(1 - padding / theirs):.1%} {'less' if padding <= theirs else 'more'}"
-            yield f"against     {len(self.other)} sizes with {theirs:,} rows of padding{change if theirs else ''}"
+            yield f"against     {len(self.other)} sizes with {theirs:,} rows of padding{_change(padding, theirs)}"
         yield "curve       least padding by number of recordings, without a bound of memory"
         for number, least in _thinned(self.curve):
             mark = "  <- as many as planned" if number == len(self.plan.sizes) else ""
             yield f"            {number:>5}  {share(least):7.2%}  {least:,} rows{mark}"
+
+
+def _change(padding: int, theirs: int) -> str:
+    """Nothing, where the others pad nothing."""
+    if not theirs:
+        return ""
+    return f"; the plan pads {abs(1 - padding / theirs):.1%} {'less' if padding <= theirs else 'more'}"
 
 
 def _doubt(found: SizePlan) -> str:

@@ -105,7 +105,7 @@ class _Problem:
     def priced(self, price: float) -> _Priced:
         """Shortest paths from each index to the end where a byte costs `price` rows."""
         count = len(self.sizes)
-        layers, choices = [[math.inf] * count + [0]], [[-1] * (count + 1)]
+        layers, choices = [[math.inf] * count + [0]], [list[int]()]
         for _ in range(min(self.budget.recordings, count)):
             values, chosen = self._layer(layers[-1], price)
             layers.append(values)
