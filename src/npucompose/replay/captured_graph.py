@@ -12,6 +12,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import partial
+from types import CellType
 from typing import TYPE_CHECKING, Any, TypedDict
 
 import torch
@@ -243,7 +244,7 @@ class CapturedGraph:
         held: list[Any],
         taken: Sequence[tuple[int, int]],
         result: type | int,
-        entries: Sequence[tuple[dict[str, Any], str, Any]] = (),
+        entries: Sequence[tuple[dict[str, Any] | CellType, str, Any]] = (),
         reuse: bool = False,
         weights: Any = None,
     ) -> Call | None:

@@ -65,7 +65,7 @@ def _only(mask: list[torch.Tensor]) -> torch.Tensor | None:
 
 def choose_attention(graph_module: fx.GraphModule, library: Library = "auto", winners: Winners | None = None) -> int:
     """Give the attention of a graph to the faster library; how many calls went to oneDNN."""
-    return onednn.choose(attentions(graph_module), library, winners)
+    return onednn.choose(graph_module, attentions(graph_module), library, winners)
 
 
 def attentions(graph_module: fx.GraphModule) -> list[Attention]:

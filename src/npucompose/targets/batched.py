@@ -39,7 +39,7 @@ class Batched(Candidate):
 
 def choose_batched(graph_module: fx.GraphModule, library: Library = "auto", winners: Winners | None = None) -> int:
     """Give the batched products of a graph to the faster library; how many went to oneDNN."""
-    return onednn.choose(batched(graph_module), library, winners)
+    return onednn.choose(graph_module, batched(graph_module), library, winners)
 
 
 def batched(graph_module: fx.GraphModule) -> list[Batched]:

@@ -64,8 +64,8 @@ class Candidate(ABC):
         """Let the graph call oneDNN."""
 
 
-def choose(found: Iterable[Candidate], library: Library, winners: Winners | None) -> int:
-    """Give calls of one graph to the faster library, shape by shape; how many went to oneDNN.
+def choose(graph_module: fx.GraphModule, found: Iterable[Candidate], library: Library, winners: Winners | None) -> int:
+    """Give calls that were found in a graph to the faster library, shape by shape; how many went to oneDNN.
 
     With `library=auto` the `winners` know, or what is measured is kept there. Without the native replayer, or with a
     torch that has no oneDNN, all stay.
@@ -80,7 +80,7 @@ def choose(found: Iterable[Candidate], library: Library, winners: Winners | None
             one.move()
             moved += 1
     if moved:
-        worth[0].node.graph.owning_module.recompile()
+        graph_module.recompile()
     return moved
 
 

@@ -16,7 +16,7 @@ from functools import cache, partial
 from itertools import pairwise
 from statistics import median
 from time import perf_counter_ns
-from types import ModuleType
+from types import CellType, ModuleType
 from typing import Any, Protocol
 
 import torch
@@ -61,7 +61,7 @@ class NativeFront(Protocol):
         held: list[Any],
         taken: Sequence[tuple[int, int]],
         result: type | int,
-        entries: Sequence[tuple[dict[str, Any], str, Any]],
+        entries: Sequence[tuple[dict[str, Any] | CellType, str, Any]],
         reuse: bool,
         weights: Any,
     ) -> Call: ...

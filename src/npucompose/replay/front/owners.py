@@ -37,7 +37,7 @@ def kept_by(modules: Iterable[nn.Module], tensors: Iterable[Any]) -> Kept:
     known = list(modules)
     wanted = {id(value) for value in tensors if isinstance(value, torch.Tensor)}
     owners = (owner for module in known for owner in (module._parameters, module._buffers))
-    entries = [(owner, name, t) for owner in owners for name, t in owner.items() if id(t) in wanted]
+    entries: list[Entry] = [(owner, name, t) for owner in owners for name, t in owner.items() if id(t) in wanted]
     missing = wanted - {id(t) for _, _, t in entries}
     if missing:
         found = [one for module in known for one in _ways(vars(module), missing, DEPTH)]
