@@ -24,12 +24,12 @@ from npucompose.targets.attention import FLASH, attentions, choose_attention
 from npucompose.targets.winners import Winners
 from tests.replay.capturing import traced
 from tests.searches import examples
+from tests.targets.by_onednn import FUSED, computed_alike_by_the_wrapper, keeps_bits_in_other_modes
 
 pytestmark = [
     pytest.mark.skipif(build.state().kind == "impossible", reason="no native replayer here"),
     pytest.mark.usefixtures("one_quiet_thread"),
 ]
-FUSED = ("mode=max-autotune", "inductor.max_autotune=null", "target.measuring=never")
 SCALE = 32**-0.5
 Operands = tuple[torch.Tensor, ...]
 
@@ -329,14 +329,8 @@ def test_a_model_is_recorded_with_what_is_asked_for_or_pinned(
 
 
 def test_by_inductors_wrapper_it_is_computed_alike(attends: nn.Module) -> None:
-    x = torch.randn(2, 64, 128)
-    replayed = npucompose.compile(attends, *FUSED, "target.linear=onednn").detach(x)(x).clone()
-    torch._dynamo.reset()
-    fast = npucompose.compile(attends, *FUSED, "target.linear=onednn", "inductor.replay=wrapper")
-    assert torch.equal(fast(x), replayed)
+    assert computed_alike_by_the_wrapper(attends, torch.randn(2, 64, 128))
 
 
 def test_in_other_modes_attention_keeps_its_bits(attends: nn.Module) -> None:
-    x = torch.randn(2, 64, 128)
-    handle = npucompose.compile(attends, "mode=reduce-overhead", "target.linear=onednn").detach(x)
-    assert same_bytes(handle(x), attends(x))
+    assert keeps_bits_in_other_modes(attends, torch.randn(2, 64, 128))

@@ -16,17 +16,16 @@ from npucompose.errors import CompileError
 from npucompose.replay.captured_graph import CapturedGraph
 from npucompose.replay.executor import build
 from npucompose.replay.executor.native import Native
-from npucompose.replay.operands import same_bytes
 from npucompose.targets import batched, onednn
 from npucompose.targets.batched import choose_batched
 from npucompose.targets.winners import Winners
 from tests.replay.capturing import traced
+from tests.targets.by_onednn import FUSED, computed_alike_by_the_wrapper, keeps_bits_in_other_modes
 
 pytestmark = [
     pytest.mark.skipif(build.state().kind == "impossible", reason="no native replayer here"),
     pytest.mark.usefixtures("one_quiet_thread"),
 ]
-FUSED = ("mode=max-autotune", "inductor.max_autotune=null", "target.measuring=never")
 aten = torch.ops.aten
 
 
@@ -234,11 +233,7 @@ def test_a_model_is_recorded_with_what_is_asked_for_or_pinned(attends: nn.Module
 
 
 def test_by_inductor_s_wrapper_it_is_computed_alike(attends: nn.Module) -> None:
-    x = torch.randn(4, 16, 256)
-    replayed = npucompose.compile(attends, *FUSED, "target.linear=onednn").detach(x)(x).clone()
-    torch._dynamo.reset()
-    fast = npucompose.compile(attends, *FUSED, "target.linear=onednn", "inductor.replay=wrapper")
-    assert torch.equal(fast(x), replayed)
+    assert computed_alike_by_the_wrapper(attends, torch.randn(4, 16, 256))
 
 
 def test_what_cannot_multiply_here_is_refused_by_name(attends: nn.Module) -> None:
@@ -250,6 +245,4 @@ def test_what_cannot_multiply_here_is_refused_by_name(attends: nn.Module) -> Non
 
 
 def test_in_other_modes_products_keep_their_bits(attends: nn.Module) -> None:
-    x = torch.randn(4, 16, 256)
-    handle = npucompose.compile(attends, "mode=reduce-overhead", "target.linear=onednn").detach(x)
-    assert same_bytes(handle(x), attends(x))
+    assert keeps_bits_in_other_modes(attends, torch.randn(4, 16, 256))

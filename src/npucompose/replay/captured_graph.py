@@ -12,7 +12,6 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import partial
-from types import CellType
 from typing import TYPE_CHECKING, Any, TypedDict
 
 import torch
@@ -24,7 +23,7 @@ from npucompose.replay import gate
 from npucompose.replay.capture import generated, recorder
 from npucompose.replay.capture.generated import GeneratedCode
 from npucompose.replay.capture.kernels import OneThread
-from npucompose.replay.executor.native import Call, Native, NativeFront
+from npucompose.replay.executor.native import Call, Entry, Native, NativeFront
 from npucompose.replay.executor.portable import Front, PythonFront
 from npucompose.replay.executor.trial import ONE_STREAM, ExecutorName, Executors, PlanTrial
 from npucompose.replay.gate import isolated_capture
@@ -244,7 +243,7 @@ class CapturedGraph:
         held: list[Any],
         taken: Sequence[tuple[int, int]],
         result: type | int,
-        entries: Sequence[tuple[dict[str, Any] | CellType, str, Any]] = (),
+        entries: Sequence[Entry] = (),
         reuse: bool = False,
         weights: Any = None,
     ) -> Call | None:

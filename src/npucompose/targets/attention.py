@@ -14,7 +14,8 @@ from attrs import frozen
 from torch import fx
 
 from npucompose.targets import onednn
-from npucompose.targets.onednn import Candidate, Library, layout_of
+from npucompose.targets.linears import Library
+from npucompose.targets.onednn import Candidate, layout_of
 from npucompose.targets.winners import Winners
 
 FLASH = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default

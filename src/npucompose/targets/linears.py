@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from torch import fx
 
 MKL, ONEDNN = "mkl", "onednn"
+Library = Literal["auto", "mkl", "onednn"]
 
 
 @frozen(kw_only=True, eq=False)
@@ -44,9 +45,7 @@ class Linear:
         return f"linear_{self.rows}x{inner}x{columns}"
 
 
-def choose_linears(
-    graph_module: fx.GraphModule, library: Literal["auto", "mkl", "onednn"] = "auto", winners: Winners | None = None
-) -> int:
+def choose_linears(graph_module: fx.GraphModule, library: Library = "auto", winners: Winners | None = None) -> int:
     """Give the products of a frozen graph to the faster library, shape by shape; how many went to oneDNN.
 
     With `library=auto` the `winners` know, or what is measured is kept there.

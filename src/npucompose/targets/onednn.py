@@ -10,7 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import torch
 from attrs import frozen
@@ -18,7 +18,7 @@ from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 from npucompose.replay.executor import build
 from npucompose.results.winners import Winner, of_samples
-from npucompose.targets.linears import MKL, ONEDNN
+from npucompose.targets.linears import MKL, ONEDNN, Library
 from npucompose.targets.timed_calls import in_turns
 from npucompose.targets.winners import Winners
 
@@ -31,7 +31,6 @@ LEAST_WORK = 1 << 20
 MOST_OPERANDS = 16 << 20
 """Bytes of the operands, made in several copies, that a contest goes through: a product of a model does not find all of
 its operands in the cache either."""
-Library = Literal["auto", "mkl", "onednn"]
 Layout = tuple[tuple[int, ...], tuple[int, ...]]
 """(sizes, strides)."""
 

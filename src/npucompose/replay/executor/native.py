@@ -47,6 +47,9 @@ from npucompose.results.streams import Fallback, StreamTimes, Timeline
 from npucompose.schema.capabilities import Clocked
 from npucompose.schema.streams import DEFAULT_STREAM
 
+Entry = tuple[dict[str, Any] | CellType, str, Any]
+"""(the dict of a module or of an object that it keeps, or the cell of a variable that a function closes over; the name;
+what must stand there)."""
 Call = Callable[[tuple[Any, ...]], Any]
 """The result for a tuple of arguments; None, with nothing done, when Python has to look."""
 
@@ -61,7 +64,7 @@ class NativeFront(Protocol):
         held: list[Any],
         taken: Sequence[tuple[int, int]],
         result: type | int,
-        entries: Sequence[tuple[dict[str, Any] | CellType, str, Any]],
+        entries: Sequence[Entry],
         reuse: bool,
         weights: Any,
     ) -> Call: ...

@@ -11,9 +11,8 @@ import torch
 from attrs import frozen
 from torch import nn
 
-Entry = tuple[dict[str, Any] | CellType, str, Any]
-"""(the dict of a module or of an object that it keeps, or the cell of a variable that a function closes over; the name;
-what must stand there)."""
+from npucompose.replay.executor.native import Entry
+
 DEPTH = 3
 """A tensor is looked for so many steps behind an attribute: a function, what it closes over, an attribute of that."""
 
