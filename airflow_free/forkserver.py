@@ -46,11 +46,13 @@ def main() -> None:
     leave_a_trace()
     connection = socket.socket(fileno=int(sys.argv[2]))
     connection.set_inheritable(False)
+    gc.disable()  # nearly all that is made here stays
     for wanted in json.loads(sys.argv[3]):
         found = pkgutil.resolve_name(wanted)
         if ":" in wanted:
             found()  # something that is read once and kept
     gc.collect()
+    gc.enable()
     gc.freeze()  # what is loaded stays shared with the workers: the collector would touch, and so copy, every page
     _Server(connection).serve()
     sys.stdout.flush()

@@ -58,11 +58,15 @@ last_word()
 FIRST_REPLAY = """
 import torch
 done("import torch")
+import npucompose
+npucompose.compile  # is loaded by its first use
 from npucompose.api import checked
+from npucompose.machine import full_collections_put_off
 import sys
 made = checked(["model=gpt_decode", *sys.argv[1:]])
 done("compose and check")
-import torch._dynamo
+with full_collections_put_off():  # in which the session would import it
+    import torch._dynamo
 done("import Dynamo")
 from npucompose.compose.session import Session
 from npucompose.targets.compilation import Backend

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import gc
+import threading
 import time
 from pathlib import Path
 
 import pytest
 
-from npucompose.machine import THREAD_VARIABLES, Attendance, cpu_quota, thread_settings
+from npucompose.machine import THREAD_VARIABLES, Attendance, cpu_quota, full_collections_put_off, thread_settings
 
 
 def groups(root: Path, files: dict[str, str]) -> Path:
@@ -54,3 +56,34 @@ def test_only_settings_of_threads_that_are_set_are_named(monkeypatch: pytest.Mon
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("MKL_NUM_THREADS", "3")
     assert thread_settings() == {"MKL_NUM_THREADS": "3"}
+
+
+def test_full_collections_are_put_off_inside_and_as_before_after() -> None:
+    before = gc.get_threshold()
+    with pytest.raises(ValueError, match="so"), full_collections_put_off():
+        with full_collections_put_off():
+            pass
+        assert gc.get_threshold()[:2] == before[:2]
+        assert gc.get_threshold()[2] > 1_000_000
+        raise ValueError("so")
+    assert gc.get_threshold() == before
+
+
+def test_of_two_threads_the_last_one_out_allows_full_collections_again() -> None:
+    before, inside, leave, left = gc.get_threshold(), threading.Event(), threading.Event(), threading.Event()
+
+    def other() -> None:
+        with full_collections_put_off():
+            inside.set()
+            leave.wait(60)
+        left.set()
+
+    thread = threading.Thread(target=other)
+    with full_collections_put_off():
+        thread.start()
+        assert inside.wait(60)
+    assert gc.get_threshold()[2] > 1_000_000
+    leave.set()
+    thread.join(60)
+    assert left.is_set()
+    assert gc.get_threshold() == before

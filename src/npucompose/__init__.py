@@ -15,8 +15,10 @@ __all__ = ["__version__", "backend", "compile", "compile_config", "materialize"]
 
 def __getattr__(name: str) -> Any:
     if name in ("backend", "compile", "materialize"):
-        from npucompose import api
+        from npucompose.machine import full_collections_put_off
 
+        with full_collections_put_off():
+            from npucompose import api
         return getattr(api, name)
     if name == "compile_config":
         from npucompose.serving.generate import compile_config

@@ -17,6 +17,7 @@ from npucompose.compose.engine import Materialised
 from npucompose.compose.engine import materialize as _materialize
 from npucompose.compose.tree import Composed, compose, composer_of
 from npucompose.errors import ConfigError
+from npucompose.machine import full_collections_put_off
 from npucompose.schema.experiment import Shapes
 
 if TYPE_CHECKING:
@@ -51,6 +52,7 @@ def compile(model: nn.Module | Callable[..., Any], *overrides: Overrides, config
     return _compiled_again(tuple(_choices(overrides)), tuple(config_dirs), model)
 
 
+@full_collections_put_off()
 def _compiled_again(overrides: Sequence[str], config_dirs: Sequence[str], model: Callable[..., Any]) -> CompiledModel:
     """A function of its own, so that pickle finds it."""
     from npucompose.compiled import compiled
@@ -71,6 +73,7 @@ def materialize(*overrides: Overrides, config_dirs: Sequence[str] = ()) -> Mater
     return _materialised(overrides, partial(compose, config_dirs=config_dirs))
 
 
+@full_collections_put_off()
 def _materialised(overrides: Sequence[Any], composed: Callable[[Sequence[str]], Composed]) -> Materialised:
     return _materialize(with_own_shapes(check(composed(caller_choices(overrides)), with_model=False)))
 
@@ -112,6 +115,7 @@ def with_own_shapes(made: Checked) -> Checked:
     )
 
 
+@full_collections_put_off()
 def checked(overrides: Sequence[str], *, config_dirs: Sequence[str] = (), with_model: bool = True) -> Checked:
     """Compose and check: every mistake in one ConfigError, nothing built, no torch loaded."""
     return check(compose(overrides, config_dirs=config_dirs), with_model=with_model)

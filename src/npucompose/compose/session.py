@@ -29,6 +29,7 @@ from npucompose.errors import (
     unknown,
     users_line,
 )
+from npucompose.machine import full_collections_put_off
 from npucompose.models.base import Built
 from npucompose.models.inputs import Bound, bind
 from npucompose.replay.front.detached import DetachedHandle, detach_call, modules_of
@@ -110,6 +111,7 @@ class Session:
         return made
 
     @cached_property
+    @full_collections_put_off()
     def built(self) -> Built:
         model = self.checked.model
         if model is None:
@@ -218,6 +220,7 @@ class Session:
         return self.first_call.compiled
 
     @cached_property
+    @full_collections_put_off()
     def first_call(self) -> FirstCall:
         """Compile by calling once, from the rewound state; what that changes is rewound before anything is compared."""
         from torch._dynamo.utils import counters
@@ -324,6 +327,7 @@ class Session:
         return [record for compilation in self.compilations for record in compilation.passes]
 
     @cached_property
+    @full_collections_put_off()
     def detached(self) -> DetachedHandle | None:
         """The handle that skips torch.compile's guards; None where nothing is captured, `why_attached` says why."""
         compiled = self.compiled  # so that the call that is detached only replays

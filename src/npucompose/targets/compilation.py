@@ -20,6 +20,7 @@ from npucompose.graphs import Snapshot
 from npucompose.graphs.describe import places
 from npucompose.graphs.effects import orders_streams
 from npucompose.graphs.recordable import refused_by_torchair
+from npucompose.machine import full_collections_put_off
 from npucompose.passes.base import Constant, Constants
 from npucompose.replay.interface import Partitioned
 from npucompose.results.effective import Effective
@@ -260,6 +261,7 @@ class Backend:
     def __name__(self) -> str:
         return f"npucompose({self.target.name}, {self.mode})"
 
+    @full_collections_put_off()
     def __call__(self, graph_module: fx.GraphModule, example_inputs: Sequence[Any], **_: Any) -> Callable[..., Any]:
         self._since = perf_counter()
         self.entered_at.append(self._since)
