@@ -28,6 +28,7 @@ from npucompose.targets import inductor_cache, unfused
 from npucompose.targets.aot import changed_by_a_plain_wrapper
 from npucompose.targets.in_place import ScatterInPlace
 from npucompose.targets.inductor_choices import choosing
+from npucompose.targets.inductor_flags import IDENTITY, registers_used
 from npucompose.targets.kept_code import KeptCode
 from npucompose.targets.weight_digest import digest_of
 
@@ -109,7 +110,8 @@ def through_inductor(
         unfused=partial(unfused.unfused, backend, dynamo, example_inputs),
     )  # fmt: skip
     # Boxed or not, it is called with the graph's inputs: Inductor's type says which and torch.compile does not care.
-    with functorch_config.patch(enable_autograd_cache=False), inductor_cache.quick(keyed=digest is not None):
+    quick = inductor_cache.quick(keyed=digest is not None)
+    with functorch_config.patch(enable_autograd_cache=False), quick, registers_used():
         compiled: Any = compile_fx(graph_module, list(example_inputs), inner_compile=inner, config_patches=settings)
     return compiled if watch is None else _holding(watch, compiled)
 
@@ -259,7 +261,7 @@ class _PassesFirst(CustomGraphPass):
     def uuid(self) -> str:
         """The key of Inductor's cache is made of the graph as the passes left it: one for all, where nothing else says
         how it is computed."""
-        return "npucompose" + ("" if self.winners is None else self.winners.identity(self.key))
+        return f"npucompose {IDENTITY} " + ("" if self.winners is None else self.winners.identity(self.key))
 
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
         """A key of Inductor's cache holds the `uuid`; before torch 2.9 it is made of copies of all settings."""

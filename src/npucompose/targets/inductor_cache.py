@@ -51,9 +51,9 @@ def packed_weights_in_keys() -> Iterator[None]:
         return reduce_tensor(self, tensor)
 
     with contextlib.ExitStack() as stack:
-        stack.enter_context(_replaced(pickler, "_reduce_tensor", reduced))
+        stack.enter_context(replaced(pickler, "_reduce_tensor", reduced))
         if hasattr(validator, "check_tensor"):
-            stack.enter_context(_replaced(validator, "check_tensor", staticmethod(lambda _: None)))
+            stack.enter_context(replaced(validator, "check_tensor", staticmethod(lambda _: None)))
         yield
 
 
@@ -78,7 +78,7 @@ def probes_remembered() -> Iterator[None]:
             place.touch(mode=0o600)
         return True
 
-    with _replaced(isa, "check_build", remembered):
+    with replaced(isa, "check_build", remembered):
         yield
 
 
@@ -86,7 +86,7 @@ def probes_remembered() -> Iterator[None]:
 def templates_read_once() -> Iterator[None]:
     """Inductor's templates are parsed once inside, where it parses the same text for every product of a graph."""
     template: Any = common.KernelTemplate
-    with _replaced(template, "_template_from_string", staticmethod(functools.cache(template._template_from_string))):
+    with replaced(template, "_template_from_string", staticmethod(functools.cache(template._template_from_string))):
         yield
 
 
@@ -98,7 +98,8 @@ def quick(*, keyed: bool) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
+def replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
+    """An attribute that is another inside."""
     before = owner.__dict__[name]
     setattr(owner, name, value)
     try:
