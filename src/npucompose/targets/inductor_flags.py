@@ -4,11 +4,12 @@ Knows where Inductor makes a command line (torch/_inductor/cpp_builder.py; torch
 
 # Note [Sums of a product stay in registers]
 The kernel of Inductor's templates for products (codegen/cpp_micro_gemm.py) keeps its sums in an array that nested
-lambdas take by reference. GCC (12) splits an array into registers before it has inlined these, so every round of the
-inner loop writes all sums back to the stack: a third of the speed on a Zen 5 (64x64 times 64x64: 6.0 us, and 2.0 with
-these flags, at 260 GFLOP/s; 256x512 by 512x512: 1.66 ms, and 0.56). Two limits of its inliner have to be raised: the
-size of what is inlined early, and of the frame that a function may get by it. What is computed, and in which order, is
-the same. Clang needs nothing of the kind.
+lambdas take by reference. GCC (12) splits an array into registers only while nothing has its address, so with these
+lambdas not inlined every round of the inner loop writes all sums back to the stack, at a third of the speed on a Zen 5
+(64x64 by 64x64: 6.0 us, and 2.0 with these flags, which are 260 GFLOP/s; 200x1536 by 1536x384: 2.5 ms, and 0.98). So
+two limits of its inliner are raised, the size of what is inlined early and the frame that a function may get by it, and
+no function is copied for its constant arguments before it is inlined. What is computed, and in which order, is the
+same. Clang needs nothing of the kind.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from torch._inductor import cpp_builder
 
 from npucompose.targets.inductor_cache import replaced
 
-GCC = ("-param=early-inlining-insns=10000", "-param=large-stack-frame=100000")
+GCC = ("-param=early-inlining-insns=10000", "-param=large-stack-frame=100000", "fno-ipa-cp-clone")
 """Without the hyphen that Inductor sets before each of its flags. See Note [Sums of a product stay in registers]."""
 IDENTITY = "".join(GCC)
 """Of the kernels that were measured: which one is faster depends on the flags."""
