@@ -48,10 +48,21 @@ class OneDnn final : public Kernel {
 
 }  // namespace
 
+namespace {
+
+// A transposed matrix whose columns do not follow one another in memory, as a key's do where heads lie side by side, is
+// multiplied by oneDNN at less than half the speed (16 heads of 128 by 128 rows of 64 on a Zen 5: 383 us, copied 177).
+at::Tensor densely(const at::Tensor& y) {
+  const bool turned = y.stride(1) == 1 && y.stride(2) != 1, apart = y.stride(2) != y.size(1);
+  return turned && apart ? y.transpose(1, 2).contiguous().transpose(1, 2) : y;
+}
+
+}  // namespace
+
 void multiply(const at::Tensor& x, const at::Tensor& y, const at::Tensor& out, double scale) {
   if (!out.numel()) return;
   if (!x.numel()) out.zero_();
-  else at::native::mkldnn_matmul(x, y, out, 0.f, static_cast<float>(scale));
+  else at::native::mkldnn_matmul(x, densely(y), out, 0.f, static_cast<float>(scale));
 }
 
 // Not by a macro: two builds of this extension may be loaded in one process, and an operator is defined once.
