@@ -101,8 +101,11 @@ def through_inductor(
         "joint_custom_pre_pass": first,
         "post_grad_custom_post_pass": _after_the_callers(ScatterInPlace(digest or "")),
     }
-    anew = {"fx_graph_cache": False, "autotune_local_cache": False}
-    measured = anew if winners is not None and winners.measuring == "always" else {}
+    # Times that Inductor keeps are of kernels that were built with other flags (Note [Sums of a product …]); what wins
+    # here is remembered by `winners`.
+    measured = {} if winners is None else {"autotune_local_cache": False}
+    if winners is not None and winners.measuring == "always":
+        measured["fx_graph_cache"] = False
     settings = {**backend.inductor.settings(), **hooks, **measured, **_unfrozen(watch)}
 
     inner = _InnerCompile(
