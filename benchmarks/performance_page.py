@@ -29,7 +29,8 @@ take, by themselves and hot (`benchmarks/floor.py`).
 
 - **npucompose** rows: `torch.compile` is a recording behind guards, `detached` the handle that skips them, both native
   (C++); `portable` is the detached handle without a compiler; `max-autotune` is our passes, then Inductor with
-  autotuned kernels, frozen weights and the faster of MKL and oneDNN for each product, called by Inductor's wrapper
+  autotuned kernels, built with flags that keep the sums of a product in registers, frozen weights and the faster of
+  MKL, oneDNN and Inductor's template for each product, called by Inductor's wrapper
   (`inductor.replay=wrapper`); `max-autotune, detached` is the handle of a recording of the same kernels.
 - *transformers* is one token through a four-layer `LlamaForCausalLM` of random weights, without a cache; *gpt2* 64
   tokens through six layers of width 384; *whisper_encoder* four seconds of speech through an encoder of the size of
