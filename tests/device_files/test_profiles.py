@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from npucompose.cli import main
 from npucompose.errors import ConfigError
 from npucompose.profiles.held_out import HeldOut, held_out
+from npucompose.profiles.table import _some as some_slopes
 from npucompose.profiles.table import bound, flops_per_byte, made_of, quantile, sized
 from npucompose.results.artefacts import KernelTime, KernelTimes
 from npucompose.schema.profile_table import Interval, Line, ProfileTable, SizeTimes
@@ -179,6 +180,14 @@ def test_the_line_of_a_family_starts_at_its_short_kernels() -> None:
     line = found.lines["pointwise"]
     assert line.start_us == pytest.approx(5, rel=0.01)
     assert line.us_per_byte == pytest.approx(1 / 4000, rel=0.01)  # 2 bytes are read and 2 written
+
+
+@pytest.mark.parametrize(("there", "taken"), [(1, 1), (199, 199), (399, 399), (400, 200), (599, 300), (600, 200)])
+def test_of_many_slopes_evenly_many_are_tried(there: int, taken: int) -> None:
+    slopes = [float(slope) for slope in range(there)]
+    found = some_slopes(slopes)
+    assert len(found) == taken
+    assert found == slopes[:: there // taken if there % taken == 0 else 2]
 
 
 def test_a_product_of_one_operand_is_as_large_as_what_it_moves() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,9 +13,11 @@ import pytest
 from airflow_free.forkserver import WorkerTask
 from airflow_free.outcome import Limits, Outcome
 from npucompose.arguments import command_line
+from npucompose.compose.check import check
 from npucompose.compose.tree import compose
 from npucompose.errors import CompileError, ConfigError
 from npucompose.experiment import explain
+from npucompose.registry import Registry
 from npucompose.results.artefacts import FileFacts
 from npucompose.results.explanation import Explanation
 from npucompose.results.graphs import DryRun
@@ -94,11 +97,14 @@ def test_an_explanation_is_printed_for_a_person_or_as_json(
     artefacts: list[Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert explain.act(explaining("model=add", "--json")) == 0
-    assert capsys.readouterr().out.startswith("{")
+    answer = capsys.readouterr().out
+    assert json.loads(answer)["sinking"]["fx_graph"] == "static"
+    assert answer == f"{json.dumps(json.loads(answer), indent=2, ensure_ascii=False)}\n"
     assert explain.act(explaining("model=add")) == 0
     assert "static" in capsys.readouterr().out
     assert explain.act(explaining("model=add", "--options", "--under", "mode", "--json")) == 0
     options = capsys.readouterr().out
+    assert options == f"{json.dumps(json.loads(options), indent=2, ensure_ascii=False)}\n"
     assert "mode.name" in options
     assert "model.name" not in options
     assert explain.act(explaining("model=add", "--options", "--under", "mode")) == 0
@@ -192,6 +198,28 @@ def test_how_graphs_would_be_cut_is_told_where_something_stays_outside(monkeypat
     assert list(explain._recording(recorded(compilations=graphs, partial="refuse"))) == [
         "c: compile.partial=refuse refuses this graph: named x", "why",
     ]  # fmt: skip
+
+
+def test_every_part_that_another_package_brings_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    checked = check(
+        compose(["model=add", "passes=clean", "pipeline=check", "+extensions={vllm: {sizes: [1]}}", "tracker=none"])
+    )
+    assert list(explain.installed_parts(checked)) == []
+    monkeypatch.setattr(Registry, "package", lambda registry, name: f"{registry.kind.replace(' ', '-')}-{name}")
+    assert list(explain.installed_parts(checked)) == [
+        "mode: reduce-overhead comes from mode-reduce-overhead.",
+        "target: cpu comes from target-cpu.",
+        "model: add comes from model-add.",
+        *(
+            f"passes.{label}: {one.name} comes from pass-{one.name}."
+            for label, one in checked.experiment.passes.items()
+        ),
+        *(f"pipeline.stages: {stage} comes from stage-{stage}." for stage in checked.experiment.pipeline.stages),
+        "extensions.vllm: vllm comes from section-vllm.",
+        "tracker: none comes from tracker-none.",
+    ]
+    assert len(checked.experiment.passes) > 2
+    assert len(checked.experiment.pipeline.stages) > 1
 
 
 class Stand:

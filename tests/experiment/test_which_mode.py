@@ -83,6 +83,10 @@ def test_who_is_faster_in_three_rounds_of_four_has_won() -> None:
     assert behind is not None
     assert behind.low == pytest.approx(1.05)
     assert behind.ratio == pytest.approx(1.15)
+    assert behind.high == pytest.approx(1.225)
+    spread = ended(41, a=[1.0], b=[1 + at / 100 for at in range(41)]).modes[1].behind
+    assert spread is not None
+    assert (spread.low, spread.ratio, spread.high) == pytest.approx((1.1, 1.2, 1.3))
 
 
 def test_who_is_faster_in_half_of_the_rounds_or_in_few_rounds_has_not() -> None:

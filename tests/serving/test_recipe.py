@@ -98,10 +98,13 @@ def test_it_is_named_in_vllms_configuration_or_else_in_the_environment(
         (FUSED + "passes: {python: {function: 'os:getcwd'}}\n", "trust=true"),
         (FUSED + "extensions:\n  vllm: {graphs: half}\n", "mine.yaml:7"),
         ("- a\n", "holds no mapping"),
-        (HEAD + "defaults:\n  - override /mode: eager\n", "a mode that compiles"),
+        (HEAD + "defaults:\n  - override /mode: eager\n", "target=cpu mode=eager; vLLM on a CPU takes target=cpu and"),
+        (FUSED + "  - override /target: npu_offline\n", "target=npu_offline mode=max-autotune; vLLM on a CPU takes"),
+        (FUSED.replace("max-autotune", "reduce-overhead") + "  - override /target: null_device\n",
+         "target=null_device mode=reduce-overhead; vLLM on a CPU takes target=cpu"),
         ("schema: 7\n", "no recipe of schema 1"),
     ],
-)
+)  # fmt: skip
 def test_what_a_strangers_file_may_not_say_is_refused(text: str, says: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as refused:
         read(written(tmp_path, text))
@@ -125,6 +128,58 @@ def test_an_edited_pass_is_another_key_and_another_recipe_of_the_same_text_is_no
     again = Recipe(path=first.path, checked=first.checked)
     assert again.passes_key != first.passes_key
     assert again.key != first.key
+
+
+def test_a_scheduler_has_the_sizes_up_to_its_own(tmp_path: Path) -> None:
+    recipe = read(written(tmp_path, FUSED + "extensions:\n  vllm: {sizes: [8, 1, 4]}\n"))
+    assert recipe.sizes_within(4) == ([1, 4], [8])
+    assert recipe.sizes_within(8) == ([1, 4, 8], [])
+    assert recipe.sizes_within(0) == ([], [1, 4, 8])
+
+
+@pytest.mark.parametrize(
+    ("mode", "shapes", "general", "others"),
+    [
+        ("max-autotune", "auto", "inductor", "inductor"),
+        ("max-autotune", "auto", "eager", "eager"),
+        ("reduce-overhead", "auto", "inductor", "eager"),
+        ("reduce-overhead", "static", "inductor", "inductor"),
+    ],
+)
+def test_other_sizes_run_as_the_recipe_says_where_there_is_code_for_them(
+    mode: str, shapes: str, general: str, others: str, tmp_path: Path
+) -> None:
+    text = FUSED.replace("max-autotune", mode).replace("/shapes: auto", f"/shapes: {shapes}")
+    recipe = read(written(tmp_path, text + f"extensions: {{vllm: {{general: {general}}}}}\n"))
+    assert (recipe.fuses, recipe.others) == (mode == "max-autotune", others)
+    assert bool(recipe.inductor) is recipe.fuses
+    assert recipe.inductor.get("freezing") is (False if recipe.fuses else None)
+
+
+def test_another_torch_machine_recipe_or_source_is_another_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from npucompose.serving.vllm import recipe as of_vllm
+
+    checked = read(written(tmp_path, FUSED)).checked
+    asked: list[tuple[str, ...]] = []
+
+    def keys() -> tuple[str, str]:
+        one = Recipe(path="", checked=checked)
+        return one.key, one.passes_key
+
+    first = keys()
+    assert keys() == first
+    assert keys()[0] != keys()[1]
+    other = Recipe(path="", checked=read(written(tmp_path, FUSED + "seed: 3\n", "other.yaml")).checked)
+    assert (other.key == first[0], other.passes_key == first[1]) == (False, True)
+    with monkeypatch.context() as patched:
+        patched.setattr(of_vllm, "installed_version", lambda name: f"another {name}")
+        assert (keys()[0] == first[0], keys()[1] == first[1]) == (False, True)
+    with monkeypatch.context() as patched:
+        patched.setattr(type(checked.target), "identity", lambda target: {"machine": "another"})
+        assert (keys()[0] == first[0], keys()[1] == first[1]) == (False, True)
+    monkeypatch.setattr(of_vllm, "code_digests", lambda packages, files: asked.append(packages) or {"a": "b"})
+    assert keys()[0] != first[0]
+    assert asked == [(*of_vllm.RESULT_PACKAGES, "npucompose.serving"), ()]
 
 
 def test_each_size_that_is_left_out_is_said_once_and_all_above_the_largest_together() -> None:
