@@ -137,7 +137,7 @@ def test_a_queue_that_goes_on_in_another_stream_is_one_queue() -> None:
 
 
 def test_a_captured_graph_is_read_like_this(golden: Callable[[str, str], None]) -> None:
-    """Tasks of each kind: of a device's own kernels, of the host's, of events by each way to signal, and full streams."""
+    """A device's own kernels and the host's, events by each way to signal, and streams that ran full."""
     tasks = [
         task("MatMulV3_5f2e_mix_aic", "KERNEL_AICORE", 7, 0, Numblocks=24),
         task("Novel_kernel", "FFTS_PLUS", 7, 1, Numblocks=True),
