@@ -137,6 +137,11 @@ SETTINGS: dict[str, dict[str, Any]] = {
             "inductor_compile_config": {"cpp": {"threads": 2}, "max_autotune": True},
         }
     },
+    "vllm: groups that are empty": {
+        "enforce_eager": True,
+        "compilation_config": {"inductor_compile_config": {}, "pass_config": {}},
+    },
+    "vllm: a configuration that is empty": {"compilation_config": {}, "optimization_level": 0},
     "vllm: the configuration alone": {"cudagraph_mode": "PIECEWISE", "mode": 3, "max_cudagraph_capture_size": 8},
 }  # fmt: skip
 COMMANDS = (
