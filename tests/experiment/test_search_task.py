@@ -141,7 +141,7 @@ def test_a_search_ends_with_every_point_of_its_trials_and_those_told_before(scen
     assert begin["path_of"](point) == tmp_path / "m" / "p5"
     assert study.values == [(0, (2.0,), False), (1, None, True), (2, (2.0,), False)]  # type: ignore[attr-defined]
     assert [entry.status for entry in ends.values()] == ["ok", "ok", "illegal", "ok"]
-    assert list(ends)[0] == old[0]
+    assert next(iter(ends)) == old[0]
 
 
 @pytest.mark.parametrize(
