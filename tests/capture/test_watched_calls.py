@@ -287,7 +287,7 @@ thread(lambda: x + 1)
 
 thread(lambda: torch.nonzero(x))
 
-r = x.cpu(), h.cuda(non_blocking=True), x.sum().item()
+r = len((x.cpu(), h.cuda(non_blocking=True), x.sum().item()))
 """
 
 
