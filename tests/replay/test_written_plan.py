@@ -174,7 +174,7 @@ def test_values_of_every_kind_are_read_as_they_were_written():
     again = [reader._value(json.loads(json.dumps(writer._value(value)))) for value in values]
     assert again == values
     assert [type(one) for one in again] == [type(one) for one in values]
-    with pytest.raises(Unwritten, match="^a complex$"):
+    with pytest.raises(Unwritten, match=r"^a complex$"):
         writer._value(1j)
 
 
