@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import io
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import yaml
+from attrs import evolve
 from hypothesis import given
 from hypothesis import strategies as st
+from rich.console import Console
 
 from npucompose.capture.tied import tied
 from npucompose.cli import main
 from npucompose.errors import ConfigError
-from npucompose.results.artefacts import CapturedGraph, FxListing
+from npucompose.report import artefacts
+from npucompose.results.artefacts import CapturedGraph, CaptureError, FxListing
 from npucompose.table.structure import facts_of
 from npucompose_extensions.device_files import captured_graphs, fx_listings
 
@@ -171,6 +175,41 @@ def test_a_captured_graph_is_read_like_this(golden: Callable[[str, str], None]) 
             for about, its in pages.items()
         ),
     )
+
+
+def test_errors_and_captured_graphs_are_printed_like_this(golden: Callable[[str, str], None]) -> None:
+    def error(number: int, **more: Any) -> CaptureError:
+        parts = {"code": 107030, "said": "call: words", "rule": "sync_copy", "among": ("sync_copy",)}
+        parts |= {"forbids": ("a copy",), "fixes": ("copy earlier", "or not"), "threads": ("a #1", "b #2")}
+        return CaptureError(**{**parts, "line": number, "times": 1, "standing": "proven", **more})
+
+    several = error(
+        7, rule=None, among=("a", "b"), said="", standing="unknown", times=3, source="m.py:1 in f: x", after=5
+    )
+    lines = [task(f"Add_{at}", "KERNEL_AIVEC", at, 0) for at in range(21)]
+    lines += [task(f"EVENT_RECORD_{at}", "EVENT_RECORD", at, 1) for at in range(21)]
+    lines += [task(f"EVENT_WAIT_{at}", "EVENT_WAIT", (at + 1) % 21, 2) for at in range(21)]
+    many = graph(dumped(*lines))
+    named = evolve(many, kernels=tuple(evolve(one, node=f"n{one.stream}", source=None) for one in many.kernels))
+    lined = tied(graph(TWO_STREAMS), (listing(),))
+    unnumbered = graph(dumped(task("Add_1", "KERNEL_AIVEC", 1, 0, **{"Model Id": None})))
+    pages: list[tuple[Sequence[CaptureError], Sequence[CapturedGraph]]] = [
+        ((error(1), several, error(9, code=None)), ()),
+        ([error(number) for number in range(21)], ()),
+        ([error(number) for number in range(20)], ()),
+        ((error(1), error(2, code=107027)), (lined, unnumbered)),
+        ((), (many,)),
+        ((), (named,)),
+        ((), ()),
+    ]
+    told: list[str] = []
+    for errors, graphs in pages:
+        console = Console(file=io.StringIO(), width=110, force_terminal=False)
+        artefacts.render(errors, graphs, console)
+        assert isinstance(console.file, io.StringIO)
+        printed = "\n".join(line.rstrip() for line in console.file.getvalue().splitlines())
+        told.append(f"# {artefacts.title(errors, graphs)}\n{printed}\n")
+    golden("device_files/captured_page.txt", "\n".join(told))
 
 
 @pytest.mark.parametrize(
