@@ -257,7 +257,17 @@ def test_times_that_follow_nothing_are_not_predicted() -> None:
     assert max(one.p90_error or 0 for one in (single, whole)) > 0.9
 
 
+def test_so_few_rows_are_too_few_to_hold_some_out(profile: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for count, status in ((19, 2), (20, 0)):
+        profile.write_text(table(*[row("Abs", 5, "64", "64")] * count))
+        assert main(["profile", "check", str(profile), "--soc", "a2"]) == status
+    assert "19 kernels on the AI cores are too few to hold some out; 20 are needed." in capsys.readouterr().err
+
+
 def test_nothing_predicted_has_no_error() -> None:
+    from npucompose.profiles.command import _row
+
+    assert _row("product", HeldOut(what="x", rows=3, predicted=())) == "product               0"
     empty = HeldOut(what="x", rows=3, predicted=())
     assert (empty.median_error, empty.p90_error, empty.coverage, empty.total_error) == (None, None, None, None)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -192,6 +193,66 @@ def test_each_size_that_is_left_out_is_said_once_and_all_above_the_largest_toget
         "A step of 3 tokens is none of the recorded sizes [1, 4]: eager runs it.",
         "A step of 9 tokens is none of the recorded sizes [1, 4]: eager runs it, as will every larger one.",
     ]
+
+
+def test_of_no_sizes_the_first_that_comes_is_above_all_and_a_refusal_says_why() -> None:
+    said: list[str] = []
+    nothing = Unrecorded((), "eager", said.append)
+    for tokens in (3, 9):
+        nothing.came(tokens)
+    nothing.refused(4, "it has a hook")
+    assert said == [
+        "A step of 3 tokens is none of the recorded sizes []: eager runs it, as will every larger one.",
+        "Steps of 4 tokens are not replayed: it has a hook",
+    ]
+
+
+@pytest.mark.parametrize("refused", [False, True])
+def test_a_piece_records_a_size_once_and_runs_what_cannot_be_recorded(
+    refused: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from npucompose.replay.front.detached import DetachedHandle
+    from npucompose.serving.vllm import pieces
+
+    said: list[str] = []
+    recorded: list[Any] = []
+
+    class Handle(DetachedHandle):
+        def __init__(self) -> None:
+            """Records nothing."""
+
+        def __call__(self, *args: Any, **kwargs: Any) -> Any:
+            return ("replayed", *args)
+
+    def call_and_detach(compiled: Any, args: Any, kwargs: Any, *, outputs: str) -> Any:
+        recorded.append((args, kwargs, outputs))
+        return compiled(*args), "it has a hook" if refused else Handle()
+
+    monkeypatch.setattr(pieces, "call_and_detach", call_and_detach)
+    backend: Any = SimpleNamespace()
+    piece = pieces.Piece(
+        lambda *args: ("compiled", *args),
+        lambda *args: ("other", *args),
+        backend,
+        Unrecorded((2,), "eager", said.append),
+    )
+    found = [piece("x", 2), piece("x", 2), piece("x", 3), piece("x")]
+    again = ("other", "x", 2) if refused else ("replayed", "x", 2)
+    assert found == [("compiled", "x", 2), again, ("other", "x", 3), ("other", "x")]
+    assert recorded == [(("x", 2), {}, "keep")]
+    assert said[0] == (
+        "Steps of 2 tokens are not replayed: it has a hook" if refused
+        else "A step of 3 tokens is none of the recorded sizes [2]: eager runs it, as will every larger one."
+    )  # fmt: skip
+
+
+def test_what_recordings_take_counts_shared_memory_once() -> None:
+    from npucompose.serving.vllm.pieces import recorded_bytes
+
+    one = {"slabs": {1: 100, 2: 50}, "output_bytes": 7}
+    other = {"slabs": [(2, 50), (3, 25)], "output_bytes": 3}
+    assert recorded_bytes([one, other]) == 100 + 50 + 25 + 7 + 3
+    assert recorded_bytes([]) == 0
 
 
 def test_no_size_that_the_recipe_does_not_name_earns_a_recording() -> None:
