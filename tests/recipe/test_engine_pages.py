@@ -53,6 +53,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
             "graph_batch_sizes_init": True,
         }
     },
+    f"{V0_11}: a mode that TorchAir has not": {"torchair_graph_config": {"enabled": True, "mode": "strange"}},
     f"{V0_11}: off": {
         "torchair_graph_config": {"enabled": False, "graph_batch_sizes": [8], "enable_multistream_moe": True}
     },
