@@ -17,6 +17,7 @@ from npucompose.api import checked
 from npucompose.compose.check import Checked
 from npucompose.errors import ConfigError
 from npucompose.experiment.job import wanted
+from npucompose.experiment.stages import modes
 from npucompose.experiment.stages.modes import ROUNDS, check, contest, in_mode
 from npucompose.measure.timing import Samples
 from npucompose.results.measured import ModeFacts, ModeTime
@@ -67,6 +68,21 @@ def test_the_other_mode_is_the_same_experiment_and_what_is_idle_there_is_no_erro
     assert other.experiment.compiler is own.experiment.compiler
     with pytest.raises(ConfigError, match="has no effect in mode=max-autotune"):
         mlp("mode=max-autotune", "compiler.debug.aclgraph.enable_output_clone=true")
+
+
+def test_every_mode_of_the_list_that_cannot_be_timed_is_told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    def cannot(checked: Checked, mode: str) -> Checked:
+        raise ConfigError(f"{mode} cannot run.", "Nor can it be helped.")
+
+    monkeypatch.setattr(modes, "in_mode", cannot)
+    with pytest.raises(ConfigError) as refused:
+        asked("benchmark.against=[eager,max-autotune,max-autotune]", "mode=reduce-overhead")
+    assert refused.value.problems == (
+        "benchmark.against[0]: eager is timed already. The experiment's own mode and eager always are.",
+        "benchmark.against[1]: max-autotune cannot run.",
+        "benchmark.against[1]: Nor can it be helped.",
+        "benchmark.against[2]: max-autotune is timed already. The experiment's own mode and eager always are.",
+    )
 
 
 def ended(rounds: int, **ratios: list[float]) -> ModeFacts:
