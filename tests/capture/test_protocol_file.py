@@ -15,6 +15,7 @@ from npucompose.capture.protocol.model import MOST_STEPS, Step
 from npucompose.capture.protocol.reading import read_protocol
 from npucompose.cli import main
 from npucompose.errors import ConfigError
+from tests.answers import answer
 
 SOUND = """
 streams: [main]
@@ -101,7 +102,7 @@ def test_the_command_ends_with_0_where_the_protocol_holds(tmp_path: Path, capsys
 
 def test_the_command_ends_with_1_where_something_goes_wrong(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["protocol", str(written(tmp_path, STALE)), "--json"]) == 1
-    found = json.loads(capsys.readouterr().out)
+    found = answer(capsys.readouterr().out)
     assert not found["holds"]
     assert found["findings"][0]["kind"] == "stale result"
     assert found["findings"][0]["trace"][-1] == {"process": "host", "text": "read x", "iteration": 0}
