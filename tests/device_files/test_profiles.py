@@ -26,6 +26,7 @@ from npucompose.streams.features import product_flops
 from npucompose.vendor.devices import ATLAS_A2
 from npucompose_extensions.device_files import profiles
 from npucompose_extensions.device_files.kernels import operator_type, torch_operator
+from tests.answers import answer
 
 KERNEL_DETAILS = (
     "Step Id", "Device_id", "Model ID", "Task ID", "Stream ID", "Name", "Type", "OP State", "Accelerator Core",
@@ -141,6 +142,7 @@ def test_a_table_has_quantiles_by_operator_and_size_with_their_rows() -> None:
     assert (small.size, small.low_us, small.middle_us, small.high_us, small.rows) == (4000, 9, 10, 11, 3)
     assert (large.size, large.middle_us, large.rows) == (16000, 40, 1)
     assert found.words == "4 rows of p.csv, Ascend910B1, CANN 8.5.0"
+    assert answer(found.as_text(), indent=1)["rows"] == 4
 
 
 def test_an_estimate_names_the_entries_and_rows_that_it_is_made_of() -> None:
