@@ -17,7 +17,7 @@ from npucompose.compose import comparison
 from npucompose.compose.comparison import compared, every_step
 from npucompose.compose.session import Session
 from npucompose.compose.state import Steadiness
-from npucompose.errors import ConfigError, SignatureError
+from npucompose.errors import CompileError, ConfigError, SignatureError
 from npucompose.models.inputs import Bound, bind
 from npucompose.results.measured import EXACT
 from npucompose.schema.experiment import Mode
@@ -141,6 +141,39 @@ def test_a_model_is_compiled_loaded_or_written_as_the_target_can(
         assert found == {
             "compiled": ("compiled", module, {"dynamic": None}), "cached": ("cached", backend, module, None)
         }[made]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("raised", "told"),
+    [
+        (None, None),
+        (ConfigError("in our words"), None),
+        (NotImplementedError("npu_x only support in max-autotune now"), None),
+        (ValueError("wrong\n  size"), r"^the model itself fails, compiled or not, at .*test_session\.py:\d+ in fails.*: "
+                                      r"ValueError: wrong size$"),
+    ],
+)  # fmt: skip
+def test_a_compilation_that_fails_where_eager_fails_too_is_the_models_own_failure(
+    raised: Exception | None, told: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = session()
+    rewound: list[bool] = []
+    error = CompileError("no")
+
+    def fails(function: Any, inputs: Any) -> None:
+        assert function is made.reference
+        if raised is not None:
+            raise raised
+
+    monkeypatch.setattr(made, "rewind", lambda: rewound.append(True))
+    monkeypatch.setattr(made, "call", fails)
+    if told is None:
+        assert made._try_in_eager(error) is None
+    else:
+        with pytest.raises(CompileError, match=told) as caught:
+            made._try_in_eager(error)
+        assert caught.value.__cause__ is error
+    assert rewound == [True]
 
 
 def test_without_a_model_a_session_has_none() -> None:
