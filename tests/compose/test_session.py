@@ -149,8 +149,8 @@ def test_a_model_is_compiled_loaded_or_written_as_the_target_can(
         (None, None),
         (ConfigError("in our words"), None),
         (NotImplementedError("npu_x only support in max-autotune now"), None),
-        (ValueError("wrong\n  size"), r"^the model itself fails, compiled or not, at .*test_session\.py:\d+ in fails.*: "
-                                      r"ValueError: wrong size$"),
+        (ValueError("wrong\n  size"), r"^the model itself fails, compiled or not, at .*test_session\.py:\d+ in fails.*"
+                                      r": ValueError: wrong size$"),
     ],
 )  # fmt: skip
 def test_a_compilation_that_fails_where_eager_fails_too_is_the_models_own_failure(
