@@ -21,7 +21,7 @@ _DTYPES = {
 """torch's short names of dtypes."""
 _NODE = re.compile(
     r"^\s*(?P<name>[A-Za-z_]\w{0,200})"
-    r"(?:\s?:\s?(?:[\"'](?P<dtype>[a-z]{1,3}\d{0,2})[^\"']*[\"']|[\w.\[\], ]{1,200}))? = "
+    r"(?:\s?:\s?(?:[\"'](?P<dtype>[a-z]{1,3}\d{0,3})[^\"']*[\"']|[\w.\[\], ]{1,200}))? = "
     r"(?:torch\.ops\.)?(?P<operator>[A-Za-z_][\w.]{0,200})\("
 )
 

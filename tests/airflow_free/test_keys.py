@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from attrs import evolve, frozen
-from bakery import BAKERY, EXPERIMENT, ingredients
+from bakery import BAKERY, EXPERIMENT, Taste, ingredients
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -50,6 +50,19 @@ def test_versions_device_and_code_change_every_key(change: dict[str, Any]) -> No
 def test_the_order_of_versions_says_nothing() -> None:
     both = {"a": "1", "b": "2"}
     assert ingredients(versions=both).keys(ORDER) == ingredients(versions=dict(reversed(both.items()))).keys(ORDER)
+
+
+def test_the_order_in_which_a_stage_names_what_it_reads_and_needs_says_nothing() -> None:
+    def key(reads: tuple[str, ...], needs: tuple[str, ...]) -> str:
+        class Last(Taste):
+            pass
+
+        Last.reads, Last.needs = reads, needs
+        return ingredients().keys([*ORDER[:2], Last()])["taste"]
+
+    one = key(("flour", "oven.heat"), ("knead", "bake"))
+    assert key(("oven.heat", "flour"), ("bake", "knead")) == one
+    assert len({one, key(("flour",), ("knead", "bake")), key(("flour", "oven.heat"), ("bake",))}) == 3
 
 
 @frozen

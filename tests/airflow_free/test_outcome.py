@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+import attrs
 import pytest
 
 from airflow_free import outcome
@@ -34,6 +35,16 @@ def channel() -> Any:
 
 def crashed(error: str, exit_signal: str | None = None, status: Any = "crashed") -> Outcome:
     return Outcome(status=status, error=error, exit_status=3, exit_signal=exit_signal)
+
+
+def test_of_an_outcome_nothing_is_known_but_what_is_said() -> None:
+    assert attrs.asdict(Outcome(status="done")) == {
+        "status": "done", "result": None, "error": None, "error_type": None, "problems": (), "facts": {},
+        "exit_status": 0, "exit_signal": None, "last_lines": (), "log_cut_bytes": 0, "seconds": 0.0,
+    }  # fmt: skip
+    assert Limits() == Limits(log_bytes=64 * MIB, memory_bytes=None, memory_name="its limit")
+    assert Limits.from_mib(1.5, None) == Limits(log_bytes=3 * MIB // 2)
+    assert Limits.from_mib(2, 0.5, "a limit") == Limits(log_bytes=2 * MIB, memory_bytes=MIB // 2, memory_name="a limit")
 
 
 @pytest.mark.parametrize(

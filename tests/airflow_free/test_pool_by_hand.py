@@ -257,6 +257,21 @@ def test_a_server_that_never_was_ready_is_told_and_its_jobs_forgotten(scene: Sce
     assert not scene.selector.get_map()
 
 
+def test_a_server_that_never_was_ready_is_told_while_another_s_jobs_go_on(scene: Scene) -> None:
+    other, hand = scene.begun(0)
+    scene.ready = False
+    scene.starts(1, environment={"A": "1"})
+    scene.servers[1].ended = True
+    scene.servers[1].far_end.close()
+    with pytest.raises(OrchestratorError, match="could not be started"):
+        scene.pool.events()
+    assert scene.pool.running == {0: other}
+    assert [server.closed for server in scene.servers] == [0, 1]
+    hand.says(word="result", result={})
+    hand.ends()
+    assert scene.outcome().status == "done"
+
+
 def test_a_server_without_a_job_may_end_and_is_forgotten(scene: Scene) -> None:
     scene.ready = False
     _, hand = scene.begun()

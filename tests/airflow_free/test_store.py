@@ -10,6 +10,7 @@ from attrs import evolve
 
 from airflow_free.errors import OrchestratorError
 from airflow_free.store import Record, Store, write_atomically
+from tests.answers import answer
 
 KEY = "a" * 64
 OTHER = "b" * 64
@@ -160,3 +161,9 @@ def test_a_disk_without_links_gets_copies(tmp_path: Path, monkeypatch: pytest.Mo
     store.keep_files("compile", "0" * 64, tmp_path, ["b.txt"])
     store.bring_files("compile", "0" * 64, tmp_path / "back")
     assert (tmp_path / "back" / "b.txt").read_text() == "two"
+
+
+def test_a_record_is_a_file_that_people_can_read() -> None:
+    assert answer(RECORD.text(), indent=1)["schema"] == 1
+    with pytest.raises(ValueError, match="JSON"):
+        evolve(RECORD, seconds=float("nan")).text()

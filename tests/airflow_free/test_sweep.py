@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import attrs
@@ -18,7 +19,8 @@ from airflow_free.executors.local import LocalExecutor
 from airflow_free.forkserver import WorkerTask
 from airflow_free.outcome import Outcome
 from airflow_free.store import Store
-from airflow_free.sweep import Loop, Point, Source, SweepEvent
+from airflow_free.sweep import Loop, Point, Source, SweepEvent, membership
+from tests.answers import answer
 
 ROOT = Path(__file__).parents[2]
 
@@ -148,3 +150,14 @@ def test_the_orchestrator_loads_neither_torch_nor_npucompose() -> None:
 
 def test_an_entry_is_a_row_of_its_own_and_its_figures_columns() -> None:
     assert Ledger.columns() == (*(f.name for f in attrs.fields(ledger.Entry) if f.name != "figures"), "weight")
+
+
+def test_which_points_belong_to_a_sweep_is_a_file_that_people_can_read() -> None:
+    points: list[Any] = [SimpleNamespace(number=at, key=f"k{at}", overrides=("a=1", f"b={at}")) for at in range(2)]
+    assert answer(membership(points), indent=1) == {
+        "schema": 1,
+        "points": [
+            {"number": 0, "key": "k0", "overrides": ["a=1", "b=0"]},
+            {"number": 1, "key": "k1", "overrides": ["a=1", "b=1"]},
+        ],
+    }

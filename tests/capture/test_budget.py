@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Mapping
 
 import pytest
@@ -77,6 +78,28 @@ def test_of_sizes_at_two_prices_a_dear_one_gives_way_to_cheap_ones() -> None:
     """Taken by size until one does not fit, 64 would stay alone."""
     costs: dict[int, Amounts] = {1: (2.0,), 8: (2.0,), 32: (5.0,), 64: (2.0,)}
     assert largest_set(costs, (6.0,)) == (1, 8, 64)
+
+
+def test_of_sets_that_take_the_same_the_larger_sizes_are_chosen() -> None:
+    costs = {64: (1.0, 0.0), 32: (3.0, 0.0), 8: (2.0, 2.0), 4: (2.0, 1.0), 1: (1.0, 3.0)}
+    assert largest_set(costs, (5.0, 3.0)) == (1, 32, 64)
+    assert largest_set({}, (5.0,)) == ()
+    assert largest_set({8: (6.0,), 1: (1.0,)}, (5.0,)) == ()
+
+
+@pytest.mark.parametrize(
+    ("interval", "written"),
+    [
+        (Interval(2, 2), "2"),
+        (Interval(1234, 56789), "1,234 to 56,789"),
+        (Interval(1234, math.inf), "1,234 or more"),
+        (Interval(2, 3) + Interval(10, 20), "12 to 23"),
+        (Interval(20, 30) - Interval(1, 5), "15 to 29"),
+        (Interval(2, 3) * Interval(10, 20), "20 to 60"),
+    ],
+)
+def test_an_interval_is_written_with_both_of_its_ends(interval: Interval, written: str) -> None:
+    assert str(interval) == written
 
 
 def test_the_public_observation_lies_in_the_interval(golden: Callable[[str, str], None]) -> None:

@@ -66,6 +66,22 @@ def test_a_copy_to_the_input_that_was_changed_is_removed_and_another_is_not() ->
 
 
 @pytest.mark.parametrize(
+    ("function", "kernels"),
+    [
+        (lambda x, y: (x.copy_(torch.add(x, y)), y * 2)[1], 2),
+        (lambda x, y: x.copy_(y), 1),  # of an input, and made by nobody
+        (lambda x, y: torch.relu(y).copy_(torch.add(x, y)), 3),  # to no input
+        (lambda x, y: (x.copy_(torch.add(y, x)), y * 2)[1], 3),  # the input is not the first operand
+        (lambda x, y: (x.copy_(torch.softmax(x, 0)), y * 2)[1], 3),  # no operator that works in place
+        (lambda x, y: (x.copy_(torch.add(x, y)), x.view(2, 2) * 2)[1], 2),  # what reads it comes later
+        (lambda x, y: (s := torch.add(x, y), v := x.view(2, 2) * 2, x.copy_(s), v)[3], 3),  # a view is read between
+    ],
+)
+def test_only_what_an_input_becomes_of_itself_is_copied_by_nobody(function: Callable[..., Any], kernels: int) -> None:
+    assert counts_of(traced(function, torch.ones(4), torch.ones(4))).kernels == kernels
+
+
+@pytest.mark.parametrize(
     ("labels", "scopes", "streams"),
     [
         (("a",), (1 + 1 + 1, 1 + 2), (1 + 1 + 1, 1 + 2)),

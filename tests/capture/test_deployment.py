@@ -12,6 +12,7 @@ from npucompose.arguments import command_line
 from npucompose.capture.budget import Interval, capture_budget
 from npucompose.capture.deployment import act, read_deployment
 from npucompose.errors import ConfigError
+from tests.answers import answer
 
 QWEN = f"""
 about: Qwen3-235B-A22B on 8 NPUs (vllm-ascend #1168, 2025-06)
@@ -46,7 +47,7 @@ def test_the_answer_holds_the_public_observation(qwen: Path, capsys: pytest.Capt
 
 def test_programs_get_the_same(qwen: Path, capsys: pytest.CaptureFixture[str]) -> None:
     act(command_line("sizes").parse_args(["sizes", "budget", str(qwen), "--json"]))
-    found = json.loads(capsys.readouterr().out)
+    found = answer(capsys.readouterr().out)
     assert found["possible"] == [1, 88, 192, 304, 408, 512]
     assert found["available"] == {"low": 1720, "high": 1920}
     assert len(found["each"]) == 67

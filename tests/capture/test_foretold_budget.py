@@ -15,7 +15,7 @@ from npucompose.capture.counts import CaptureCounts
 from npucompose.capture.pool import PoolRequests
 from npucompose.compose import budget as foretelling
 from npucompose.compose.budget import SizedCall, _graphs, sizes_of
-from npucompose.compose.capture import capture_of
+from npucompose.compose.capture import Traced, _budget, capture_of
 from npucompose.compose.check import check
 from npucompose.compose.session import Session
 from npucompose.compose.tree import compose
@@ -57,6 +57,15 @@ def budget(*overrides: str) -> CaptureBudgetFacts:
     facts = judged(*overrides)
     assert facts.budget is not None, facts.no_budget
     return facts.budget
+
+
+def test_what_was_not_traced_has_no_budget_and_the_reason() -> None:
+    session = Session(check(compose(["mode=reduce-overhead", "model=add"])))
+    empty = (SizedCall(size=1, made=()), SizedCall(size=2, made=()))
+    assert _budget(session, Traced()) == (None, "torch.compile made no graph.")
+    assert _budget(session, Traced(calls=empty, sizes_are="calls")) == (None, "torch.compile made no graph.")
+    assert _budget(session, Traced(why_not="it has streams", lost="no", calls=empty)) == (None, "it has streams")
+    assert _budget(session, Traced(lost="model.sequence[0]: no", calls=empty)) == (None, "model.sequence[0]: no")
 
 
 @pytest.mark.parametrize("shapes", ["static", "dynamic"])

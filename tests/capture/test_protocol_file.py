@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
+from textwrap import dedent
 
 import pytest
 
+from npucompose.capture.protocol.drawing import page_of, summary_of
 from npucompose.capture.protocol.explore import check
 from npucompose.capture.protocol.model import MOST_STEPS, Step
 from npucompose.capture.protocol.reading import read_protocol
 from npucompose.cli import main
 from npucompose.errors import ConfigError
+from tests.answers import answer
 
 SOUND = """
 streams: [main]
@@ -98,7 +102,7 @@ def test_the_command_ends_with_0_where_the_protocol_holds(tmp_path: Path, capsys
 
 def test_the_command_ends_with_1_where_something_goes_wrong(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["protocol", str(written(tmp_path, STALE)), "--json"]) == 1
-    found = json.loads(capsys.readouterr().out)
+    found = answer(capsys.readouterr().out)
     assert not found["holds"]
     assert found["findings"][0]["kind"] == "stale result"
     assert found["findings"][0]["trace"][-1] == {"process": "host", "text": "read x", "iteration": 0}
@@ -119,6 +123,91 @@ threads:
       - record parameters_set on update
       - synchronise main
 """
+
+
+SMALL = {
+    "an update that was not begun": (
+        UPDATED.replace("      - begin update decode.attention on update\n", "")
+    ),
+    "an end of no update": (
+        "streams: [main]\nthreads: {host: {steps: [end update on main, run a on main]}}"
+    ),
+    "a kernel while an update is open": (
+        UPDATED.replace("      - end update on update\n", "      - run b on update\n      - end update on update\n")
+    ),
+    "another task's update": """
+        streams: [main, update]
+        graphs: {g: [run a reads x, run b reads x]}
+        threads: {host: {steps: [replay g on main, begin update g.a on update, update g.b on update]}}""",
+    "two threads that take two locks in other orders": """
+        streams: [main]
+        semaphores: {one: 1, two: 1}
+        threads:
+          first: {steps: [acquire one, acquire two, release two, release one]}
+          second: {steps: [acquire two, acquire one, release one, release two]}""",
+    "two threads that take two locks in one order": """
+        streams: [main]
+        semaphores: {one: 1, two: 1}
+        threads:
+          first: {steps: [acquire one, acquire two, release two, release one]}
+          second: {steps: [acquire one, acquire two, release two, release one]}""",
+    "streams that wait for each other": """
+        streams: [main, side]
+        events: {a: external, b: external}
+        threads: {host: {steps: [wait a on main, record b on main, wait b on side, record a on side]}}""",
+    "a record behind a wait": """
+        streams: [main, side]
+        events: {never: external, done: ordinary}
+        threads: {host: {steps: [wait never on main, record done on main, wait done on side, synchronise done]}}""",
+    "a record that was not made yet is not waited for": """
+        streams: [main, side]
+        events: {done: ordinary}
+        threads: {host: {steps: [wait done on side, record done on main, wait done on side, synchronise done]}}""",
+    "an event that is taken back": """
+        streams: [main, side]
+        events: {set: external}
+        threads: {host: {steps: [record set on main, reset set on main, synchronise main, wait set on side]}}""",
+    "a queue that is full": """
+        streams: [main]
+        events: {set: external}
+        depth: {main: 1}
+        threads: {host: {steps: [wait set on main, run a on main, record set on main]}}""",
+    "a queue of two": """
+        streams: [main, side]
+        events: {set: external}
+        depth: {main: 2}
+        threads: {host: {steps: [wait set on main, run a on main, record set on side]}}""",
+    "two writers of one buffer": """
+        streams: [main, side]
+        threads:
+          first: {repeat: 2, steps: [write x, run a on main reads x, synchronise main]}
+          second: {repeat: 2, steps: [write x, run b on side reads x, synchronise side]}""",
+    "a buffer of another thread": """
+        streams: [main]
+        semaphores: {full: 0}
+        threads:
+          writer: {repeat: 2, steps: [write x, release full]}
+          reader: {repeat: 2, steps: [acquire full, read x]}""",
+    "a buffer that nobody writes": """
+        streams: [main]
+        threads: {host: {steps: [read x, run a on main reads y writes z, synchronise main, read z]}}""",
+    "a result that is read before it is there": """
+        streams: [main, side]
+        threads: {host: {repeat: 2, steps: [run a on main writes x, run b on side reads x, synchronise side]}}""",
+}  # fmt: skip
+
+
+def test_small_protocols_are_judged_like_this(tmp_path: Path, golden: Callable[[str, str], None]) -> None:
+    def page(about: str, text: str) -> str:
+        verdict = check(read_protocol(written(tmp_path, dedent(text))))
+        whole = check(read_protocol(written(tmp_path, dedent(text))), reduced=False)
+        assert {(one.kind, one.process) for one in whole.findings} == {(o.kind, o.process) for o in verdict.findings}
+        counted = (
+            f"{verdict.states} states, {verdict.turns} turns, {verdict.ends} ends; without reduction {whole.states}"
+        )
+        return "\n".join([f"# {about}", summary_of(verdict), counted, *map(page_of, verdict.findings), ""])
+
+    golden("capture/small_protocols.txt", "\n".join(page(about, text) for about, text in SMALL.items()))
 
 
 def test_the_host_may_write_while_an_update_is_open(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import pytest
 from npucompose.capture_sizes.trace import Trace
 from npucompose.cli import main
 from npucompose.errors import ConfigError
+from tests.answers import answer
 
 
 @pytest.fixture
@@ -35,7 +36,7 @@ def test_the_answer_reads_like_this(trace: Path, capsys, golden) -> None:
 
 
 def test_as_json_it_is_the_same(trace: Path, capsys) -> None:
-    told = json.loads(answered(trace, "--most", 5, "--largest", 40, "--against", "8,16,40", "--json", capsys=capsys))
+    told = answer(answered(trace, "--most", 5, "--largest", 40, "--against", "8,16,40", "--json", capsys=capsys))
     assert told["sizes"] == [1, 3, 5, 13, 34]
     assert told["against"] == {"sizes": [8, 16, 40], "padding": 7272}
     assert told["unrecorded_steps"] == 5

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -17,8 +17,8 @@ from npucompose.compose import comparison
 from npucompose.compose.comparison import compared, every_step
 from npucompose.compose.session import Session
 from npucompose.compose.state import Steadiness
-from npucompose.errors import ConfigError, SignatureError
-from npucompose.models.inputs import bind
+from npucompose.errors import CompileError, ConfigError, SignatureError
+from npucompose.models.inputs import Bound, bind
 from npucompose.results.measured import EXACT
 from npucompose.schema.experiment import Mode
 from npucompose.targets.base import ModeSupport
@@ -98,6 +98,82 @@ def test_eager_compiles_nothing_and_records_nothing() -> None:
     trained = checked(["model=mlp", "mode=eager", "compile.training=true", "pipeline=check"])
     assert Session(trained).trains
     assert made.calls == ({},)
+
+
+class Kept(CpuTarget):
+    """A target that loads graphs from a folder, or writes them for offline use; it says what it was asked."""
+
+    can: ClassVar[ModeSupport] = ModeSupport()
+
+    def support(self, mode: str) -> ModeSupport:
+        return self.can
+
+    def cached(self, *asked: Any) -> Any:
+        return ("cached", *asked)
+
+    def export(self, *asked: Any) -> Any:
+        return ("exported", *asked)
+
+
+@pytest.mark.parametrize(
+    ("options", "can", "made"),
+    [
+        ((), ModeSupport(exports=True, caches=True), "compiled"),
+        (("compiler.export.export_mode=true",), ModeSupport(exports=True), "exported"),
+        (("compiler.export.export_mode=true",), ModeSupport(), "compiled"),
+        (("compile.cache=true",), ModeSupport(caches=True), "cached"),
+        (("compile.cache=true",), ModeSupport(), "compiled"),
+    ],
+)
+def test_a_model_is_compiled_loaded_or_written_as_the_target_can(
+    options: tuple[str, ...], can: ModeSupport, made: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Kept, "can", can)
+    asked = checked(["model=add", "mode=max-autotune", "strict=off", *options])
+    there = Session(evolve(asked, target=Kept()))
+    backend = SimpleNamespace(torch_compile=lambda module, **keywords: ("compiled", module, keywords))
+    there.__dict__["materialised"] = SimpleNamespace(backend=backend, compile_keywords={"dynamic": None})
+    module: Any = "module"
+    found: Any = there._compiling(module)
+    if made == "exported":
+        assert found(1, 2, y=3) == ("exported", backend, module, Bound((1, 2), {"y": 3}), None)
+    else:
+        assert found == {
+            "compiled": ("compiled", module, {"dynamic": None}), "cached": ("cached", backend, module, None)
+        }[made]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("raised", "told"),
+    [
+        (None, None),
+        (ConfigError("in our words"), None),
+        (NotImplementedError("npu_x only support in max-autotune now"), None),
+        (ValueError("wrong\n  size"), r"^the model itself fails, compiled or not, at .*test_session\.py:\d+ in fails.*"
+                                      r": ValueError: wrong size$"),
+    ],
+)  # fmt: skip
+def test_a_compilation_that_fails_where_eager_fails_too_is_the_models_own_failure(
+    raised: Exception | None, told: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = session()
+    rewound: list[bool] = []
+    error = CompileError("no")
+
+    def fails(function: Any, inputs: Any) -> None:
+        assert function is made.reference
+        if raised is not None:
+            raise raised
+
+    monkeypatch.setattr(made, "rewind", lambda: rewound.append(True))
+    monkeypatch.setattr(made, "call", fails)
+    if told is None:
+        assert made._try_in_eager(error) is None
+    else:
+        with pytest.raises(CompileError, match=told) as caught:
+            made._try_in_eager(error)
+        assert caught.value.__cause__ is error
+    assert rewound == [True]
 
 
 def test_without_a_model_a_session_has_none() -> None:

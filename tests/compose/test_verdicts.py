@@ -189,7 +189,8 @@ class Unsteady(nn.Module):
             self.kept.add_(1)
         elif self.kind == "parameter":
             self.weight.add_(1)
-        elif self.kind == "elsewhere":
+        elif self.kind in ("elsewhere", "both"):
+            self.count += self.kind == "both"
             CALLS[0] += 1
             return x + CALLS[0]
         return x * self.weight + self.total + self.count + self.kept
@@ -238,6 +239,12 @@ def test_a_model_that_writes_its_parameters_or_counts_elsewhere_is_no_reference(
     elsewhere, state = steady("elsewhere")
     assert (elsewhere.repeats, elsewhere.within, state.outside) == (False, False, ())
     assert "none of its attributes changed" in str(elsewhere.words)
+
+
+def test_a_model_that_counts_here_and_elsewhere_is_not_helped_by_rewinding() -> None:
+    both, state = steady("both")
+    assert (both.repeats, both.within, state.outside) == (False, False, ("count",))
+    assert str(both.words).endswith("; 'count' changed, and rewinding that does not help")
 
 
 def test_inputs_that_are_others_each_time_are_told_before_any_call() -> None:

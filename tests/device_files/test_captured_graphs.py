@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import io
 import json
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+import yaml
+from attrs import evolve
 from hypothesis import given
 from hypothesis import strategies as st
+from rich.console import Console
 
 from npucompose.capture.tied import tied
 from npucompose.cli import main
 from npucompose.errors import ConfigError
-from npucompose.results.artefacts import CapturedGraph, FxListing
+from npucompose.report import artefacts
+from npucompose.results.artefacts import CapturedGraph, CaptureError, FxListing
+from npucompose.table.structure import facts_of
 from npucompose_extensions.device_files import captured_graphs, fx_listings
 
 LISTING = """class <lambda>(torch.nn.Module):
@@ -130,6 +138,114 @@ def test_a_queue_that_goes_on_in_another_stream_is_one_queue() -> None:
     tasks.insert(2, task("STREAM_ACTIVE", "STREAM_ACTIVE", 7, 2, **{"Active Stream Id": 8}))
     found = tied(graph(dumped(*tasks)), (listing(),)).kernels
     assert [one.node for one in found if one.operator == "MatMulV3"] == ["mm", "addmm"]
+
+
+def test_a_captured_graph_is_read_like_this(golden: Callable[[str, str], None]) -> None:
+    """A device's own kernels and the host's, events by each way to signal, and streams that ran full."""
+    tasks = [
+        task("MatMulV3_5f2e_mix_aic", "KERNEL_AICORE", 7, 0, Numblocks=24),
+        task("Novel_kernel", "FFTS_PLUS", 7, 1, Numblocks=True),
+        task("Cast_1", "AICPU_KERNEL", 7, 2, Numblocks="24"),
+        task("copy", "MEMCPY_ASYNC", 7, 3),
+        task("not_a_KERNEL_", "HOST_KERNEL_AICORE", 7, 4),
+        task("EVENT_RECORD_12", "EVENT_RECORD", 7, 5),
+        task("EVENT_RECORD_12", "EVENT_RECORD", 9, 0),
+        task("EVENT_WAIT_12", "EVENT_WAIT", 9, 1),
+        task("EVENT_WAIT_12", "EVENT_WAIT", 9, 2),
+        task("NOTIFY_RECORD_4", "NOTIFY_RECORD", 9, 3),
+        task("NOTIFY_WAIT_4", "NOTIFY_WAIT", 7, 6),
+        task("MEM_WRITE_VALUE_ADDR_140", "MEM_WRITE_VALUE", 7, 7),
+        task("MEM_WAIT_VALUE_EQ_140", "MEM_WAIT_VALUE", 9, 4),
+        task("EVENT_WAIT_99", "EVENT_WAIT", 9, 5),
+        task("EVENT_RECORD_88", "EVENT_RECORD", 9, 6),
+        task("STREAM_ACTIVE", "STREAM_ACTIVE", 9, 7, **{"Active Stream Id": 10}),
+        task("STREAM_ACTIVE", "STREAM_ACTIVE", 9, 8, **{"Active Stream Id": 11}),
+        task("Add_1", "KERNEL_AIVEC", 10, 0),
+        task("Add_2", "KERNEL_AIVEC", 12, 0, **{"Model Id": 5}),
+    ]
+    many = [task("EVENT_WAIT_1", "EVENT_WAIT", 1, 0)]
+    many += [task(f"Add_{at}", "KERNEL_AIVEC", at, 0) for at in range(2, 15)]
+    many += [task("STREAM_ACTIVE", "STREAM_ACTIVE", at, 1, **{"Active Stream Id": at + 100}) for at in range(2, 14)]
+    alone = [task("Add_1", "KERNEL_AIVEC", 1, 0, **{"Model Id": None})]
+    pages = {"each kind of task": tasks, "many streams": many, "one stream": alone}
+    golden(
+        "device_files/captured.txt",
+        "\n".join(
+            f"# {about}\n{yaml.safe_dump(facts_of(graph(dumped(*its))), sort_keys=False)}"
+            for about, its in pages.items()
+        ),
+    )
+
+
+def test_errors_and_captured_graphs_are_printed_like_this(golden: Callable[[str, str], None]) -> None:
+    def error(number: int, **more: Any) -> CaptureError:
+        parts = {"code": 107030, "said": "call: words", "rule": "sync_copy", "among": ("sync_copy",)}
+        parts |= {"forbids": ("a copy",), "fixes": ("copy earlier", "or not"), "threads": ("a #1", "b #2")}
+        return CaptureError(**{**parts, "line": number, "times": 1, "standing": "proven", **more})
+
+    several = error(
+        7, rule=None, among=("a", "b"), said="", standing="unknown", times=3, source="m.py:1 in f: x", after=5
+    )
+    lines = [task(f"Add_{at}", "KERNEL_AIVEC", at, 0) for at in range(21)]
+    lines += [task(f"EVENT_RECORD_{at}", "EVENT_RECORD", at, 1) for at in range(21)]
+    lines += [task(f"EVENT_WAIT_{at}", "EVENT_WAIT", (at + 1) % 21, 2) for at in range(21)]
+    many = graph(dumped(*lines))
+    named = evolve(many, kernels=tuple(evolve(one, node=f"n{one.stream}", source=None) for one in many.kernels))
+    lined = tied(graph(TWO_STREAMS), (listing(),))
+    unnumbered = graph(dumped(task("Add_1", "KERNEL_AIVEC", 1, 0, **{"Model Id": None})))
+    pages: list[tuple[Sequence[CaptureError], Sequence[CapturedGraph]]] = [
+        ((error(1), several, error(9, code=None)), ()),
+        ([error(number) for number in range(21)], ()),
+        ([error(number) for number in range(20)], ()),
+        ((error(1), error(2, code=107027)), (lined, unnumbered)),
+        ((), (many,)),
+        ((), (named,)),
+        ((), ()),
+    ]
+    told: list[str] = []
+    for errors, graphs in pages:
+        console = Console(file=io.StringIO(), width=110, force_terminal=False)
+        artefacts.render(errors, graphs, console)
+        assert isinstance(console.file, io.StringIO)
+        printed = "\n".join(line.rstrip() for line in console.file.getvalue().splitlines())
+        told.append(f"# {artefacts.title(errors, graphs)}\n{printed}\n")
+    golden("device_files/captured_page.txt", "\n".join(told))
+
+
+@pytest.mark.parametrize(
+    ("line", "node"),
+    [
+        ('mm: "f32[4]" = torch.ops.aten.mm.default(a, b)', ("mm", "aten.mm.default", "float32")),
+        ("mm_1 : 'i64[4]' = torch.ops.aten.mm.default(a)", ("mm_1", "aten.mm.default", "int64")),
+        ('mm: "b8[]" = aten.mm.default(a)', ("mm", "aten.mm.default", "bool")),
+        ('mm: "Sym(s0)" = torch.ops.aten.sym_size.int(a, 0)', None),
+        ("mm: torch.Tensor = operator.getitem(a, 0)", ("mm", "operator.getitem", None)),
+        ('mm: "e4[4]" = torch.ops.x.y(a)', ("mm", "x.y", None)),
+        ("return (mm,)", None),
+        ("a, b = f(c)", None),
+    ],
+)
+def test_a_line_of_a_listing_is_a_node_or_none(line: str, node: tuple[str, str, str | None] | None) -> None:
+    found = fx_listings.read(f"class G(torch.nn.Module):\n    def forward(self):\n        {line}\n", "g.txt")
+    assert found is not None
+    nodes = [(one.name, one.operator, one.dtype) for one in found.listings[0].nodes]
+    assert nodes == ([node] if node else [])
+
+
+@pytest.mark.parametrize(
+    ("short", "name"),
+    [("f64", "float64"), ("f32", "float32"), ("f16", "float16"), ("bf16", "bfloat16"), ("i64", "int64"),
+     ("i32", "int32"), ("i16", "int16"), ("i8", "int8"), ("u8", "uint8"), ("b8", "bool"), ("c64", "complex64"),
+     ("c128", "complex128")],
+)  # fmt: skip
+def test_torchs_short_names_are_those_of_its_dtypes(short: str, name: str) -> None:
+    from torch.utils._dtype_abbrs import dtype_abbrs
+
+    text = f'class G(torch.nn.Module):\n    x: "{short}[4]" = torch.ops.aten.abs.default(y)\n'
+    found = fx_listings.read(text, "g.txt")
+    assert found is not None
+    assert found.listings[0].nodes[0].dtype == name
+    assert dtype_abbrs[getattr(torch, name)] == short
 
 
 def test_explain_draws_the_graph_and_its_lines(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -297,7 +297,9 @@ def test_the_page_of_a_comparison(
 def test_an_answer_for_programs_has_the_same(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     eager, broken = torchair(tmp_path / "eager", step()), torchair(tmp_path / "broken", step(tanh=0.1))
     assert main(["compare-dumps", str(eager), str(broken), "--json"]) == 1
-    answer = json.loads(capsys.readouterr().out)
+    printed = capsys.readouterr().out
+    answer = json.loads(printed)
+    assert printed == f"{json.dumps(answer, indent=2)}\n"
     assert (answer["pairs"], answer["compared"], answer["first"]["name"]) == (3, 3, "tanh")
     assert answer["first"]["error"] == pytest.approx(0.1, rel=1e-4)
 
@@ -367,6 +369,38 @@ def statistic(shape: tuple[int, ...] | None = (4,), dtype: str | None = "float32
 def test_what_statistics_show(eager: DumpedValue, graph: DumpedValue, agreement: str, problem: str | None) -> None:
     found = accuracy._statistics(eager, graph, None, None)
     assert (found.agreement, found.problems) == (agreement, () if problem is None else (problem,))
+
+
+@pytest.mark.parametrize(
+    ("eager", "graph", "error"),
+    [
+        (statistic(Max=1.0, Min=-2.0), statistic(Max=1.5, Min=-1.75), 0.5),
+        (statistic(Max=1.0, Min=-1.75), statistic(Max=1.25, Min=-2.5), 0.75),
+        (statistic(Max=math.nan), statistic(Max=math.nan), 0.0),
+        (statistic(Max=1.0), statistic(Max=math.nan), None),
+        (statistic(Max=1.0, Min=0.0), statistic(Max=math.nan, Min=0.5), None),
+        (statistic(Max=1.0, Min=0.0), statistic(Max=1.5, Min=math.inf), None),
+        (statistic(Max=1.0), statistic((2, 2), Max=1.0), None),
+        (statistic(Max=1.0), statistic(Min=1.0), 0.0),
+    ],
+)
+def test_the_largest_difference_of_statistics_is_a_finite_number_or_none(
+    eager: DumpedValue, graph: DumpedValue, error: float | None
+) -> None:
+    assert accuracy._statistics(eager, graph, None, None).error == error
+
+
+def test_statistics_are_held_to_what_is_allowed_for_the_less_exact_dtype() -> None:
+    asked: list[str] = []
+
+    def allowed(kind: str) -> NumericTolerance:
+        asked.append(kind)
+        return NumericTolerance(rtol=0.5, atol=0.0)
+
+    found = accuracy._statistics(statistic(Max=1.0), statistic(dtype="float16", Max=1.5), "bfloat16", allowed)
+    assert (asked, found.agreement, found.tolerance) == (["bfloat16"], "statistics agree", NumericTolerance(0.5, 0.0))
+    beyond = accuracy._statistics(statistic(Max=1.0), statistic(Max=1.75, Min=1.0), None, allowed)
+    assert (beyond.agreement, beyond.error, asked[-1]) == ("beyond", 0.75, "float32")
 
 
 def test_names_pair_and_what_has_another_number_of_calls_stays_alone() -> None:

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from npucompose.cli import main
 from npucompose.errors import ConfigError
 from npucompose.profiles.held_out import HeldOut, held_out
+from npucompose.profiles.table import _some as some_slopes
 from npucompose.profiles.table import bound, flops_per_byte, made_of, quantile, sized
 from npucompose.results.artefacts import KernelTime, KernelTimes
 from npucompose.schema.profile_table import Interval, Line, ProfileTable, SizeTimes
@@ -25,6 +26,7 @@ from npucompose.streams.features import product_flops
 from npucompose.vendor.devices import ATLAS_A2
 from npucompose_extensions.device_files import profiles
 from npucompose_extensions.device_files.kernels import operator_type, torch_operator
+from tests.answers import answer
 
 KERNEL_DETAILS = (
     "Step Id", "Device_id", "Model ID", "Task ID", "Stream ID", "Name", "Type", "OP State", "Accelerator Core",
@@ -140,6 +142,7 @@ def test_a_table_has_quantiles_by_operator_and_size_with_their_rows() -> None:
     assert (small.size, small.low_us, small.middle_us, small.high_us, small.rows) == (4000, 9, 10, 11, 3)
     assert (large.size, large.middle_us, large.rows) == (16000, 40, 1)
     assert found.words == "4 rows of p.csv, Ascend910B1, CANN 8.5.0"
+    assert answer(found.as_text(), indent=1)["rows"] == 4
 
 
 def test_an_estimate_names_the_entries_and_rows_that_it_is_made_of() -> None:
@@ -179,6 +182,14 @@ def test_the_line_of_a_family_starts_at_its_short_kernels() -> None:
     line = found.lines["pointwise"]
     assert line.start_us == pytest.approx(5, rel=0.01)
     assert line.us_per_byte == pytest.approx(1 / 4000, rel=0.01)  # 2 bytes are read and 2 written
+
+
+@pytest.mark.parametrize(("there", "taken"), [(1, 1), (199, 199), (399, 399), (400, 200), (599, 300), (600, 200)])
+def test_of_many_slopes_evenly_many_are_tried(there: int, taken: int) -> None:
+    slopes = [float(slope) for slope in range(there)]
+    found = some_slopes(slopes)
+    assert len(found) == taken
+    assert found == slopes[:: there // taken if there % taken == 0 else 2]
 
 
 def test_a_product_of_one_operand_is_as_large_as_what_it_moves() -> None:
@@ -248,7 +259,17 @@ def test_times_that_follow_nothing_are_not_predicted() -> None:
     assert max(one.p90_error or 0 for one in (single, whole)) > 0.9
 
 
+def test_so_few_rows_are_too_few_to_hold_some_out(profile: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for count, status in ((19, 2), (20, 0)):
+        profile.write_text(table(*[row("Abs", 5, "64", "64")] * count))
+        assert main(["profile", "check", str(profile), "--soc", "a2"]) == status
+    assert "19 kernels on the AI cores are too few to hold some out; 20 are needed." in capsys.readouterr().err
+
+
 def test_nothing_predicted_has_no_error() -> None:
+    from npucompose.profiles.command import _row
+
+    assert _row("product", HeldOut(what="x", rows=3, predicted=())) == "product               0"
     empty = HeldOut(what="x", rows=3, predicted=())
     assert (empty.median_error, empty.p90_error, empty.coverage, empty.total_error) == (None, None, None, None)
 
@@ -282,7 +303,9 @@ def test_a_profile_becomes_a_table_and_a_check(profile: Path, capsys: pytest.Cap
     assert "single rows: 400 of 400 rows predicted" in page
     assert "80% should lie in the interval" in page
     assert main(["profile", "check", str(profile), "--soc", "a2", "--json"]) == 0
-    answer = json.loads(capsys.readouterr().out)
+    printed = capsys.readouterr().out
+    answer = json.loads(printed)
+    assert printed == f"{json.dumps(answer, indent=2)}\n"
     assert [one["held_out"] for one in answer["held_out"]] == ["single rows", "whole sizes"]
     assert answer["held_out"][0]["median_error"] < 0.2
 
@@ -297,7 +320,7 @@ def test_the_pages_of_both_commands(
     product = row("MatMulV3", 185.5, "4096,512;512,1024", "4096,1024", "AI_CORE")
     other = row("Add", 5, "64,128;128", "64,128")
     more = table(product, product, other, *[{**other, "Accelerator Core": core} for core in ("HCCL", "HCCL", "AI_CPU")])
-    profile.write_text(profile.read_text() + more.split("\n", 1)[1])
+    profile.write_text(more + profile.read_text().split("\n", 1)[1])  # the last family by name comes first
     file = profile.name
     assert main(["profile", "import", file, "--soc", "ascend910b1", "--cann", "8.5.0", "--out", "times.json"]) == 0
     assert main(["profile", "check", file, "--soc", "ascend910b1"]) == 0
@@ -340,6 +363,76 @@ def test_blanks_and_quotes_around_the_names_of_columns_are_none_of_them() -> Non
     first, rest = table(one).split("\n", 1)
     spaced = ",".join(f' "{name.strip()}" ' for name in first.split(","))
     assert read(f"\ufeff{spaced}\n{rest}") == read(table(one))
+
+
+@pytest.mark.parametrize(
+    ("size", "dtypes"),
+    [
+        (1, "INT8 UINT8 BOOL FLOAT8_E4M3FN FLOAT8_E5M2 HIFLOAT8"),
+        (2, "FLOAT16 BF16 BFLOAT16 INT16 UINT16"),
+        (4, "FLOAT FLOAT32 INT32 UINT32"),
+        (8, "DOUBLE INT64 UINT64 COMPLEX64"),
+        (16, "COMPLEX128"),
+        (0, "NOVEL"),
+    ],
+)
+def test_an_element_of_each_type_has_so_many_bytes(size: int, dtypes: str) -> None:
+    for dtype in dtypes.split():
+        (one,) = read(table(row("Add", 5, "64,128;128", "64,128", dtype=dtype))).rows
+        assert (one.input_bytes, one.output_bytes) == ((size, size), (size,)), dtype
+
+
+def test_operands_beyond_the_named_types_have_none() -> None:
+    whole = {**row("Add", 5, "64;64;64", "64"), "Input Data Types": '"DT_BF16; float"', "Output Data Types": ""}
+    (one,) = read(table(whole)).rows
+    assert (one.input_bytes, one.output_bytes) == ((2, 4, 0), (0,))
+
+
+def test_a_row_of_blanks_commas_and_numbers_is_read_field_by_field() -> None:
+    """A blank operand is a number, blanks and quotes are none of a field; a row without a field is none."""
+    whole = {**row("Add", 5, " 64,128 ;; 128", " 64,128 "), "Accelerator Core": '" AI_CORE "'}
+    found = read(f"{table(whole)}\n")
+    (one,) = found.rows
+    assert (one.core, one.us, one.inputs, one.outputs) == ("AI_CORE", 5.0, ((64, 128), (), (128,)), ((64, 128),))
+    assert found.left_out == {}
+
+
+def test_one_side_without_shapes_is_enough_of_a_kernel_and_two_are_not() -> None:
+    whole = row("Add", 5, "64", "64")
+    found = read(table({**whole, "Input Shapes": ""}, {**whole, "Output Shapes": '""'},
+                       {**whole, "Input Shapes": "", "Output Shapes": ""}))  # fmt: skip
+    assert [(one.inputs, one.outputs) for one in found.rows] == [((), ((64,),)), (((64,),), ())]
+    assert found.left_out == {"no shapes": 1}
+
+
+def test_an_operand_has_at_most_so_many_elements_and_a_time_so_many_microseconds() -> None:
+    most = f"{2**24},{2**24}"
+    whole = row("Add", 5, most, most)
+    found = read(table(whole, {**whole, "Output Shapes": f"{most},2"}, {**whole, "Duration(us)": "1e12"},
+                       {**whole, "Duration(us)": "9e11"}, {**whole, "Duration(us)": "soon"},
+                       {**whole, "Accelerator Core": ""}, {**whole, "Accelerator Core": "X" * 50}))  # fmt: skip
+    assert [one.us for one in found.rows] == [5, 9e11]
+    assert found.left_out == {
+        "no shapes": 1, "no time of a kernel": 1, "no number as its time": 1, "no core: not on the AI cores": 1,
+        f"{'X' * 40}: not on the AI cores": 1,
+    }  # fmt: skip
+
+
+def test_a_table_that_is_cut_off_or_lacks_columns_is_refused() -> None:
+    whole = table(row("Add", 5, "64", "64"))
+    with pytest.raises(ConfigError, match=r"k\.csv:3 has 2 fields, and its head names more: it is cut off\.$"):
+        profiles.read(f"{whole}1,2\n", "k.csv")
+    heads = tuple(name if "Shapes" not in name else "X" for name in KERNEL_DETAILS)
+    with pytest.raises(ConfigError, match=r"^k\.csv lacks the columns Input Shapes, Output Shapes: profile with"):
+        profiles.read(table(heads=heads), "k.csv")
+    with pytest.raises(ConfigError, match=r"^k\.csv:3 is no row of a table: field larger"):
+        profiles.read(f"{whole}{'9' * 100_001}", "k.csv")
+    assert profiles.read("Name,Type,Accelerator Core\n", "k.csv") is None
+
+
+def test_a_field_has_at_most_so_many_characters() -> None:
+    longest = row("Add", 5, "64", "64") | {"Name": "n" * 100_000}
+    assert len(read(table(longest)).rows) == 1
 
 
 def test_elements_of_an_unknown_type_count_as_half_precision() -> None:

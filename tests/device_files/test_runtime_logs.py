@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import attrs
 import pytest
+import yaml
 
 from npucompose.capture.rules import rules
 from npucompose.cli import main
 from npucompose.results.artefacts import CaptureError, FileFacts
+from npucompose.table.structure import facts_of
 from npucompose_extensions.artefacts import read
 from npucompose_extensions.device_files import runtime_logs
 from npucompose_extensions.device_files.tracebacks import without_prefix
@@ -169,6 +172,78 @@ def test_an_error_that_comes_before_the_runtime_has_no_code() -> None:
 def test_a_log_of_the_runtime_without_such_a_code_has_no_error_and_other_texts_are_not_read() -> None:
     assert errors(plog(507011, "rtStreamSynchronize:ErrCode=507011, desc=[x]")) == ()
     assert runtime_logs.read("error code is lost\nexit status 107027\n", "a.log") is None
+
+
+def failed(said: str, process: int = 1) -> str:
+    return f"[ERROR] RUNTIME({process},4):2026-07-11-15:11:05.293.967 [api_c.cc:1081]{process} {said}\n"
+
+
+def called(call: str, said: str = "it failed", code: int = 107030) -> str:
+    """What failed so, where the model's line says nothing of it."""
+    return traceback(code, "y = self.layer(x)").replace(
+        f"NPU function error: c10_npu::acl::AclCall(stream), error code is {code}",
+        f"{call}:{said}, runtime result = {code}",
+    )
+
+
+LOGS = {
+    "one code in two lines, words of the runtime first": plog(107030, CODES[3][1]),
+    "a call alone": failed("c10::NPU function error: call c10_npu::aclrtMemcpy, error code: 107030"),
+    "words alone": failed("synchronized memcpy failed, kind = 1, runtime result = 107030"),
+    "three calls, and a reason": failed("[SET] execution failed, reason= not supported ")
+    + "".join(failed(f"{call} failed, error code is 107027") for call in ("aclB", "aclA", "aclB")),
+    "a reason of another process": failed("execution failed, reason=of another", 2)
+    + failed("aclA failed, error code is 107027"),
+    "two codes of one process, and one of another": failed("aclA failed, error code is 107029")
+    + failed("aclB failed, error code is 107027", 2)
+    + failed("aclC failed, error code is 107027")
+    + failed("aclD failed, error code is 107029"),
+    "one line of the model in two processes": traceback(107030, "x.cpu()", WORKER)
+    + traceback(107030, "x.cpu()", WORKER.replace("4367", "4368")),
+    "two lines of the model, and one error that has none": failed("aclA failed, error code is 107030")
+    + traceback(107030, "x.cpu()", WORKER)
+    + traceback(107030, "y.cpu()", WORKER.replace("4367", "4368")),
+    "an error without a line below one with": traceback(107030, "x.cpu()", WORKER)
+    + failed("aclA failed, error code is 107030"),
+    "an asynchronous copy": called("rtMemcpyAsync"),
+    "an asynchronous copy, in words": called("call", "async memcpy of pages"),
+    "a copy that may be either": called("rtMemcpy"),
+    "a copy in other words": called("call", "MemCopy of pages"),
+    "no copy": called("rtOther"),
+    "a capture in a capture": called("rtStreamBeginCapture", code=107032),
+    "a wait for an event": traceback(107032, "y = f(x)").replace("AclCall", "AclrtWaitEvent"),
+    "a collective of the same process": failed("HcclAllReduce ran", 7) + failed("aclA failed, error code is 107025", 7),
+    "a collective of another process": failed("HcclAllReduce ran", 8) + failed("aclA failed, error code is 107025", 7),
+    "a collective after the error": failed("aclA failed, error code is 107025") + failed("hcom_all_reduce_ ended"),
+    "several codes in one line": failed("aclA failed, error code is 107025, aclB failed, error code is 107027"),
+    "an unknown code before a known one": failed("aclA failed, error code is 5, aclB failed, error code is 107027"),
+    "a code up to the end of what is searched": f"{' aclA failed, error code is 107025':x>4000}\n",
+    "a code beyond it": f"{' aclA failed, error code is 107025':x>4001}\n" + failed("nothing"),
+}  # fmt: skip
+
+
+def test_errors_in_logs_are_read_like_this(golden: Callable[[str, str], None]) -> None:
+    def page(about: str, text: str) -> str:
+        found = [
+            {name: value for name, value in facts_of(error).items() if name not in ("forbids", "fixes", "threads")}
+            for error in errors(text)
+        ]
+        return f"# {about}\n{yaml.safe_dump(found, sort_keys=False, width=110)}"
+
+    golden("device_files/runtime_errors.txt", "\n".join(page(about, text) for about, text in LOGS.items()))
+
+
+@pytest.mark.parametrize(
+    ("source", "spelled"),
+    [
+        ("VA #6002: x VA", "vllm-project/vllm-ascend #6002: x VA"),
+        ("RT: rules", "hicann/runtime: rules"),
+        ("CANN 8.5", "hiascend.com, CANN 8.5"),
+        ("VAT RT", "VAT RT"),
+    ],
+)
+def test_the_short_names_of_sources_are_written_out_where_they_begin(source: str, spelled: str) -> None:
+    assert runtime_logs._spelled(source) == spelled
 
 
 def test_one_log_may_hold_ges_verdict_and_the_runtimes_error(tmp_path: Path) -> None:

@@ -249,6 +249,29 @@ def test_the_first_pass_that_breaks_is_found_by_halving(
     assert len(tried) == 1 or told[1] == "no pass: ok"
 
 
+@pytest.mark.parametrize("written", [None, {}])
+def test_rules_are_a_pass_where_no_other_is_written(
+    written: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file may say `passes:` and no more, and a configuration of one's own may have no pipeline."""
+    composed = compose(["model=add", "adapt=ascend"])
+    tree = {name: value for name, value in composed.tree.items() if name != "pipeline"}
+    composed = attrs.evolve(composed, tree={**tree, "passes": written})
+    ran: list[Job] = []
+
+    def run(job: Job, folder: Path, *, store: Store) -> Any:
+        ran.append(job)
+        broken = bool(job.checked.passes)
+        return attrs.evolve(FULL, status="numerics_failed" if broken else "ok", error="it differs" if broken else None)
+
+    monkeypatch.setattr(bisecting, "run_experiment", run)
+    found = bisecting.bisect(composed, Store(tmp_path), lambda words: None)
+    assert found == bisecting.GuiltyPass(guilty="adapt", error="it differs", runs=2)
+    assert [[label for label, _ in job.checked.passes] for job in ran] == [["adapt"], []]
+    assert [job.checked.experiment.adapt.name for job in ran] == ["ascend", "none"]
+    assert [job.checked.experiment.pipeline.stages for job in ran] == [("replay",)] * 2
+
+
 def test_what_no_pass_can_break_has_no_guilty_pass(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ConfigError, match="the experiment has no passes"):
         bisecting.bisect(compose(["model=add"]), Store(tmp_path), lambda words: None)

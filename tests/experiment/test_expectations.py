@@ -17,6 +17,7 @@ from npucompose.experiment.job import Job
 from npucompose.results.capture import CaptureFinding, CaptureLegality
 from npucompose.results.capture_budget import CaptureBudgetFacts, CaptureRange
 from npucompose.results.graphs import RuleFacts
+from npucompose.results.padding import PaddingCheck, PaddingFacts
 from npucompose.results.record import CallFacts, Expectation, Report, SequenceFacts
 from npucompose.results.sinking import Blame, DiagnosisStep, SinkingFacts, SinkingVerdict
 from npucompose.schema.experiment import Expect
@@ -66,6 +67,12 @@ RECORDED = with_budget(attrs.evolve(BUDGET, recorded_bytes=1024))
 UNTRACED = with_budget(attrs.evolve(BUDGET, nbytes=None))
 
 
+def padded(passed: bool | None) -> Report:
+    check = PaddingCheck(way="eager", garbage="nan", changed=() if passed else ("x[0]",))
+    facts = None if passed is None else PaddingFacts(rows=8, real=4, inputs=("x",), checks=(check,))
+    return attrs.evolve(FULL, stages=attrs.evolve(FULL.stages, padding=facts))
+
+
 @pytest.mark.parametrize(
     ("expect", "report", "got", "held"),
     [
@@ -94,6 +101,10 @@ UNTRACED = with_budget(attrs.evolve(BUDGET, nbytes=None))
         ({"capture_bytes_max": "1KiB"}, RECORDED, 1024, True),
         ({"capture_bytes_max": "1023B"}, RECORDED, 1024, False),
         ({"capture_bytes_max": "1TiB"}, UNTRACED, None, False),
+        ({"capture_bytes_max": "1TiB"}, CAPTURED, None, False),
+        ({"padding_ignored": True}, padded(True), True, True),
+        ({"padding_ignored": True}, padded(False), False, False),
+        ({"padding_ignored": True}, padded(None), None, False),
         ({"bitwise": True}, FULL, True, True),
         ({"bitwise": True}, INDUCTOR, False, False),
         ({"bitwise": False}, INDUCTOR, False, True),
@@ -115,6 +126,12 @@ def test_an_expectation_holds_or_does_not(expect: dict[str, Any], report: Report
 @pytest.mark.parametrize("name", ["speedup", "recompiles", "events"])
 def test_what_is_just_as_expected_holds(name: str) -> None:
     assert expectations._judged(name, 2.0, expectations.Finding(got=2.0)).held
+
+
+def test_padding_that_is_read_or_not_is_told_in_its_own_words() -> None:
+    assert one(padded(True), padding_ignored=True).evidence == ("padding of 4 of 8 rows is not read (eager; nan)",)
+    assert one(padded(False), padding_ignored=True).evidence == ("padding is read: eager, nan: x[0]",)
+    assert one(padded(None), padding_ignored=True).evidence == ("the stage padding was not reached",)
 
 
 def test_a_miss_names_the_guard_the_call_and_the_remedy() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,10 +13,12 @@ import pytest
 from airflow_free.forkserver import WorkerTask
 from airflow_free.outcome import Limits, Outcome
 from npucompose.arguments import command_line
+from npucompose.compose.check import check
 from npucompose.compose.tree import compose
 from npucompose.errors import CompileError, ConfigError
 from npucompose.experiment import explain
-from npucompose.results.artefacts import FileFacts
+from npucompose.registry import Registry
+from npucompose.results.artefacts import FileFacts, FxListing, KernelTimes
 from npucompose.results.explanation import Explanation
 from npucompose.results.graphs import DryRun
 from npucompose.results.sinking import SinkingFacts
@@ -94,11 +97,14 @@ def test_an_explanation_is_printed_for_a_person_or_as_json(
     artefacts: list[Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert explain.act(explaining("model=add", "--json")) == 0
-    assert capsys.readouterr().out.startswith("{")
+    answer = capsys.readouterr().out
+    assert json.loads(answer)["sinking"]["fx_graph"] == "static"
+    assert answer == f"{json.dumps(json.loads(answer), indent=2, ensure_ascii=False)}\n"
     assert explain.act(explaining("model=add")) == 0
     assert "static" in capsys.readouterr().out
     assert explain.act(explaining("model=add", "--options", "--under", "mode", "--json")) == 0
     options = capsys.readouterr().out
+    assert options == f"{json.dumps(json.loads(options), indent=2, ensure_ascii=False)}\n"
     assert "mode.name" in options
     assert "model.name" not in options
     assert explain.act(explaining("model=add", "--options", "--under", "mode")) == 0
@@ -192,6 +198,127 @@ def test_how_graphs_would_be_cut_is_told_where_something_stays_outside(monkeypat
     assert list(explain._recording(recorded(compilations=graphs, partial="refuse"))) == [
         "c: compile.partial=refuse refuses this graph: named x", "why",
     ]  # fmt: skip
+
+
+def test_every_part_that_another_package_brings_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    checked = check(
+        compose(["model=add", "passes=clean", "pipeline=check", "+extensions={vllm: {sizes: [1]}}", "tracker=none"])
+    )
+    assert list(explain.installed_parts(checked)) == []
+    monkeypatch.setattr(Registry, "package", lambda registry, name: f"{registry.kind.replace(' ', '-')}-{name}")
+    assert list(explain.installed_parts(checked)) == [
+        "mode: reduce-overhead comes from mode-reduce-overhead.",
+        "target: cpu comes from target-cpu.",
+        "model: add comes from model-add.",
+        *(
+            f"passes.{label}: {one.name} comes from pass-{one.name}."
+            for label, one in checked.experiment.passes.items()
+        ),
+        *(f"pipeline.stages: {stage} comes from stage-{stage}." for stage in checked.experiment.pipeline.stages),
+        "extensions.vllm: vllm comes from section-vllm.",
+        "tracker: none comes from tracker-none.",
+    ]
+    assert len(checked.experiment.passes) > 2
+    assert len(checked.experiment.pipeline.stages) > 1
+
+
+@pytest.mark.parametrize(
+    ("facts", "told"),
+    [
+        (FileFacts(times=KernelTimes(name="k", rows=())), "a is a profile of kernels: `npucompose profile import a`"),
+        (FileFacts(tensors=object()), "a is a dump of tensors: `npucompose compare-dumps EAGER GRAPH`"),  # type: ignore
+        (FileFacts(listings=(FxListing(name="l", nodes=()),)), "a lists nodes of an FX graph: give the captured graph"),
+    ],
+)
+def test_a_file_about_something_else_than_a_graph_is_refused(
+    facts: FileFacts, told: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(explain, "read_artefact", lambda path: facts if path == "a" else FileFacts())
+    with pytest.raises(ConfigError) as refused:
+        explain._read(["b", "a"])
+    assert told in str(refused.value)
+
+
+@pytest.mark.parametrize("words", [[], ["--json"]])
+def test_a_question_of_capture_ends_with_zero_whatever_the_answer_is(
+    words: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    printed: list[Any] = []
+    monkeypatch.setattr(explain, "capture", lambda composed: "found")
+    monkeypatch.setattr("npucompose.report.explain.as_json", lambda found: printed.append(("json", found)) or "{}")
+    monkeypatch.setattr("npucompose.report.capture.render", lambda found, console: printed.append(("page", found)))
+    assert explain.act(explaining("model=add", "--capture", *words)) == 0
+    assert printed == [("json" if words else "page", "found")]
+
+
+@pytest.mark.parametrize(("entry", "does"), [("work", "explained"), ("capture_work", "captured")])
+def test_the_worker_s_side_is_that_of_a_session_made_of_what_was_sent(
+    entry: str, does: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(explain, "_session", lambda payload: ("session", payload))
+    monkeypatch.setattr(explain, does, lambda session: (does, session))
+    monkeypatch.setattr(explain, "facts_of", lambda found: {"facts": found})
+    found = getattr(explain, entry)({"tree": {}}, lambda event: None)
+    assert found == {"facts": (does, ("session", {"tree": {}}))}
+
+
+class Compiling:
+    """A session whose compilation, or a later call, ends so."""
+
+    def __init__(self, error: Exception | None = None, later: Exception | None = None, refused: bool = False) -> None:
+        self.error, self.later, self.asked = error, later, list[Any]()
+        failure = SimpleNamespace(failure="why" if refused else None)
+        self.materialised = SimpleNamespace(backend=SimpleNamespace(compilations=[failure], reads_only=None), genuine=1)
+        self.calls = ({}, {"x.0": 2}, {"x.1": 3})
+        self.compiled, self.built = "compiled", "built"
+
+    @property
+    def compilations(self) -> Any:
+        if self.error is not None:
+            raise self.error
+        return ()
+
+    def inputs(self, at: int, call: Any) -> Any:
+        return (at, call)
+
+    def call(self, function: Any, inputs: Any) -> None:
+        self.asked.append((function, inputs))
+        if self.later is not None:
+            raise self.later
+
+
+def caused(by: Exception) -> CompileError:
+    error = CompileError("no")
+    error.__cause__ = by
+    return error
+
+
+def test_what_the_backend_refused_is_an_answer_and_what_failed_elsewhere_is_raised(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from torch._dynamo.exc import BackendCompilerFailed
+
+    def failed() -> CompileError:
+        return caused(BackendCompilerFailed(len, ValueError("x"), None))
+
+    monkeypatch.setattr("npucompose.compose.calls.unmarked", lambda call: "x.1" in call)
+    well: Any = Compiling()
+    assert explain._compiled(well) is None
+    assert well.asked == [("compiled", (2, {"x.1": 3}))]
+    for error in (CompileError("no"), caused(ValueError("x"))):
+        assert explain._compiled(Compiling(error)) is error  # type: ignore[arg-type]
+        assert explain._compiled(Compiling(later=error)) is error  # type: ignore[arg-type]
+    own = failed()
+    assert explain._compiled(Compiling(own, refused=True)) is own  # type: ignore[arg-type]
+    for session in (Compiling(failed()), Compiling(ConfigError("wrong"))):
+        with pytest.raises(type(session.error)):  # type: ignore[arg-type]
+            explain._compiled(session)  # type: ignore[arg-type]
+
+
+def test_a_model_of_which_no_graph_is_made_cannot_be_explained(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("npucompose.compose.sinking.sinking_of", lambda session: None)
+    with pytest.raises(CompileError, match=r"torch\.compile made no graph"):
+        explain.explained(Compiling())  # type: ignore[arg-type]
 
 
 class Stand:

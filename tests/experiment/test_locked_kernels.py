@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import attrs
 import pytest
@@ -52,6 +53,13 @@ def test_what_a_person_pinned_stays_and_what_was_measured_can_be_left_to_the_mac
         "graph_1f": "fused",
     }
     assert locked.without_measured().experiment["target"]["kernels"] == {"graph_2e": "unfused"}
+
+
+@pytest.mark.parametrize("target", [None, "cpu", {"name": "cpu"}])
+def test_a_recipe_without_kernels_has_none_that_were_measured(target: Any):
+    locked = run(MEASURED)
+    bare = attrs.evolve(locked, experiment={**locked.experiment, "target": target})
+    assert bare.without_measured() is bare
 
 
 @pytest.mark.parametrize(("kernels", "pinned"), [("locked", True), ("measured", False)])

@@ -58,6 +58,52 @@ def as_it_is(step: Any) -> Any:
     return step
 
 
+@pytest.mark.parametrize(
+    ("mode", "target", "wanted"),
+    [
+        ("reduce-overhead", "cpu", ["compiled", "inductor", "eager"]),
+        ("eager", "cpu", ["inductor", "eager"]),
+        ("reduce-overhead", "null_device", ["compiled", "eager"]),
+    ],
+)
+def test_a_step_is_made_in_every_way_that_the_target_has_and_eager_last(
+    mode: str, target: str, wanted: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    live: Any = SimpleNamespace(
+        checked=checked(["model=add", f"mode={mode}", f"target={target}"]),
+        materialised=SimpleNamespace(
+            compile_keywords={"dynamic": False},
+            backend=SimpleNamespace(torch_compile=lambda step, **keywords: ("ours", step, keywords)),
+        ),
+    )
+    live.experiment = live.checked.experiment
+    monkeypatch.setattr(torch, "compile", lambda step, **keywords: ("torch", step, keywords))
+    found = dict(generate._ways(live))
+    assert list(found) == wanted
+    step: Any = "step"
+    made = {
+        "compiled": ("ours", "step", {"dynamic": False}),
+        "inductor": ("torch", "step", {"backend": "inductor", "dynamic": False}),
+        "eager": "step",
+    }
+    assert {name: way(step) for name, way in found.items()} == {name: made[name] for name in wanted}
+
+
+def test_tokens_are_judged_from_the_first_that_is_another() -> None:
+    eager = torch.tensor([[1, 2, 3], [4, 5, 6]])
+    row = GenerationTime(way="compiled", passed=True)
+
+    def judged(tokens: Any) -> GenerationTime:
+        return generate._judged(generate._Made(None, row, tokens), eager).row
+
+    assert judged(None) == judged(eager.clone()) == row
+    for at, (line, token) in enumerate([(0, 0), (1, 1), (0, 2)], 1):
+        other = eager.clone()
+        other[line, token] = 9
+        found = judged(other)
+        assert (found.passed, found.problem) == (False, f"other tokens than eager's, from token {at} of 3 on")
+
+
 def test_a_model_without_a_prompt_is_refused() -> None:
     assert "scenario=decode: model=mlp has no prompt to go on from" in refused("scenario=decode", "model=mlp")
 

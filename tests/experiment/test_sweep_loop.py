@@ -164,6 +164,23 @@ def test_what_the_ledger_has_is_kept_and_told_and_needs_no_executor(
         assert plan.points[1].key in kept(plan.points, ledger, retry_failed=False)
 
 
+def test_where_all_are_run_again_the_store_forgets_them_and_the_ledger_keeps_none_but_the_illegal(
+    scene: Any, plan: SweepPlan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    forgotten: list[Any] = []
+    monkeypatch.setattr(run, "forget", lambda jobs, store: forgotten.append(([job.key for job in jobs], store)))
+    with PointLedger.open(tmp_path) as ledger:
+        ledger.write(PointEntry(key=point.key, status="ok", overrides=()) for point in plan.points)
+        sweep(scene, evolve(plan, again="all"), ledger)
+        assert sorted(scene.executor.log[:-1]) == [1, 2, 3]
+        ((keys, store),) = forgotten
+        legal = {point.key for point in plan.points if point.job is not None}
+        assert (set(keys), store) == (legal, scene.store)
+        forgotten.clear()
+        sweep(scene, plan, ledger)
+        assert forgotten == []
+
+
 @pytest.mark.parametrize("status", ["failed", "crashed", "timeout", "memory_limit", "ok", "numerics_failed"])
 def test_what_is_repeated_where_failed_ones_are_asked_for(status: Any, plan: SweepPlan, tmp_path: Path) -> None:
     with PointLedger.open(tmp_path) as ledger:

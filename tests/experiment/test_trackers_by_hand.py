@@ -212,8 +212,12 @@ def test_wandb_gets_a_run_with_numbers_as_numbers_and_sends_only_where_the_comma
     teller(run, True)
     (_, made), *rest = module.calls
     settings = made.pop("settings")
-    assert (settings["mode"], settings.get("base_url")) == (mode, place)
-    assert (settings["console"], settings["disable_git"], settings["x_disable_stats"]) == ("off", True, True)
+    assert settings == {
+        "mode": mode, **({} if place is None else {"base_url": place}), "console": "off", "disable_code": True,
+        "disable_git": True, "save_code": False, "x_disable_machine_info": True, "x_disable_meta": True,
+        "x_disable_stats": True, "x_save_requirements": False, "silent": True, "reinit": "create_new",
+        "init_timeout": 30.0,
+    }  # fmt: skip
     assert made.pop("id").startswith("k" * 16 + "-")
     assert made == {
         "project": "mine", "name": "a run", "dir": str(tmp_path / "store"), "tags": ["ok"],

@@ -17,6 +17,7 @@ from npucompose.api import checked
 from npucompose.compose.check import Checked
 from npucompose.errors import ConfigError
 from npucompose.experiment.job import wanted
+from npucompose.experiment.stages import modes
 from npucompose.experiment.stages.modes import ROUNDS, check, contest, in_mode
 from npucompose.measure.timing import Samples
 from npucompose.results.measured import ModeFacts, ModeTime
@@ -69,6 +70,21 @@ def test_the_other_mode_is_the_same_experiment_and_what_is_idle_there_is_no_erro
         mlp("mode=max-autotune", "compiler.debug.aclgraph.enable_output_clone=true")
 
 
+def test_every_mode_of_the_list_that_cannot_be_timed_is_told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    def cannot(checked: Checked, mode: str) -> Checked:
+        raise ConfigError(f"{mode} cannot run.", "Nor can it be helped.")
+
+    monkeypatch.setattr(modes, "in_mode", cannot)
+    with pytest.raises(ConfigError) as refused:
+        asked("benchmark.against=[eager,max-autotune,max-autotune]", "mode=reduce-overhead")
+    assert refused.value.problems == (
+        "benchmark.against[0]: eager is timed already. The experiment's own mode and eager always are.",
+        "benchmark.against[1]: max-autotune cannot run.",
+        "benchmark.against[1]: Nor can it be helped.",
+        "benchmark.against[2]: max-autotune is timed already. The experiment's own mode and eager always are.",
+    )
+
+
 def ended(rounds: int, **ratios: list[float]) -> ModeFacts:
     """A contest of modes named a, b, …: each one's times by those of a."""
     samples = {mode: Samples(us=[10 * r for r in (us * rounds)[:rounds]]) for mode, us in ratios.items()}
@@ -83,6 +99,10 @@ def test_who_is_faster_in_three_rounds_of_four_has_won() -> None:
     assert behind is not None
     assert behind.low == pytest.approx(1.05)
     assert behind.ratio == pytest.approx(1.15)
+    assert behind.high == pytest.approx(1.225)
+    spread = ended(41, a=[1.0], b=[1 + at / 100 for at in range(41)]).modes[1].behind
+    assert spread is not None
+    assert (spread.low, spread.ratio, spread.high) == pytest.approx((1.1, 1.2, 1.3))
 
 
 def test_who_is_faster_in_half_of_the_rounds_or_in_few_rounds_has_not() -> None:

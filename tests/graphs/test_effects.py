@@ -144,6 +144,22 @@ def test_each_node_of_a_graph_is_known_for_what_it_does() -> None:
         assert (told(node), effects.written_by(node)) == (kinds, written), node.format_node()
 
 
+def test_a_collective_names_its_group_by_place_or_by_name() -> None:
+    graph = fx.Graph()
+    x = graph.placeholder("x")
+    reduce = torch.ops._c10d_functional.all_reduce.default
+
+    def group(target: Any, *args: Any, **named: Any) -> str | None:
+        return effects.group_of(graph.call_function(target, args, named))
+
+    assert group(reduce, x, "sum", "tp") == "tp"
+    assert group(reduce, x, "sum", group_name="ep") == "ep"
+    assert group(reduce, x, "sum", x) is None
+    assert group(torch.ops._c10d_functional.all_gather_into_tensor.default, x, 2, "tp") == "tp"
+    assert group(aten.add.Tensor, x, x) is None
+    assert group(operator.add, x, "tp") is None
+
+
 def test_arithmetic_that_gives_a_tensor_is_no_host_work() -> None:
     building = Program(inputs=1)
     made = building.graph.call_function(operator.add, (1, 2))

@@ -329,3 +329,13 @@ def test_what_is_declared_widens_and_what_must_be_exact_stays_so() -> None:
     wide = compare(torch.tensor([1.0]), torch.tensor([1.5]), declared=TWICE)
     assert wide.tolerance == {"float32": {"rtol": 1.0, "atol": 1e-5}}
     assert wide.passed
+
+
+def test_a_result_with_other_strides_is_named_by_where_it_is() -> None:
+    x = torch.rand(2, 3)
+    turned = x.t().contiguous().t()
+    assert compare(x, turned).stride_mismatches == ("result",)
+    assert compare({"a": [x, x]}, {"a": [x, turned]}).stride_mismatches == ("['a'][1]",)
+    assert compare(x, x.clone()).stride_mismatches == ()
+    one, other = compare(x, turned), compare([x], [turned])
+    assert combined({"a": one, "b": other, "c": one}).stride_mismatches == ("result", "[0]")

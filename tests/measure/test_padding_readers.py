@@ -225,3 +225,60 @@ def test_what_was_found_is_one_line() -> None:
     failed = PaddingCheck(way="compiled", garbage="nan", changed=("the result: 1 of 4 real rows",))
     told = PaddingFacts(rows=8, real=4, inputs=("x",), checks=(*checks, failed)).words
     assert told == "padding is read: compiled, nan: the result: 1 of 4 real rows"
+
+
+def branching(x: Tensor) -> Tensor:
+    """Takes other operators where a value is none, so that nothing can be put right."""
+    return (x.nan_to_num(2.0) * 3).cumsum(0).flip(0) if bool(x.isnan().any()) else x + x.mean(0)
+
+
+def test_a_call_that_takes_other_operators_for_other_values_names_none() -> None:
+    rows = Rows(names=("x",), rows=ROWS, real=REAL)
+
+    def call(inputs: Inputs) -> Any:
+        return branching(inputs["x"])
+
+    x = torch.rand(ROWS, 3)
+    assert changed_rows(call({"x": x}), call(rows.spoiled({"x": x}, "nan", 0)), rows)
+    assert readers(call, {"x": x}, rows, "nan") == ()
+
+
+def test_which_rows_are_real_in_a_result_of_any_shape() -> None:
+    rows = Rows(names=("x",), rows=8, real=5)
+    assert rows.real_parts(torch.Size((8, 3))) == [(slice(5), slice(None))]
+    assert rows.real_parts(torch.Size((3, 16))) == [(slice(None), slice(10))]
+    assert rows.real_parts(torch.Size((8, 8))) == [(slice(5), slice(None)), (slice(None), slice(5))]
+    assert rows.real_parts(torch.Size((3, 0))) == [(slice(None), slice(None))]
+    assert rows.real_parts(torch.Size(())) == [()]
+    changed = torch.zeros(8, 3, dtype=torch.bool)
+    assert rows.within_padding(changed)
+    changed[5:] = True
+    assert rows.within_padding(changed)
+    assert rows.words(changed) == "0 of 5 real rows"
+    changed[4, 1] = changed[4, 2] = changed[0, 0] = True
+    assert not rows.within_padding(changed)
+    assert rows.words(changed) == "2 of 5 real rows"
+    assert rows.words(changed[:7]) == "9 of 21 elements"
+    assert rows.words(torch.ones((), dtype=torch.bool)) == "1 of 1 elements"
+    assert not rows.within_padding(torch.ones(3, dtype=torch.bool))
+
+
+def test_garbage_lies_beyond_the_real_rows_only_and_is_legal() -> None:
+    rows = Rows(names=("x", "ids"), rows=4, real=1)
+    inputs = {"x": torch.rand(4, 3), "ids": torch.tensor([3, 7, 7, 3]), "other": torch.ones(2)}
+    for kind in ("noise", "nan", "huge"):
+        spoiled = rows.spoiled(inputs, kind, 1)
+        assert torch.equal(spoiled["x"][:1], inputs["x"][:1])
+        assert not torch.equal(spoiled["x"][1:], inputs["x"][1:])
+        assert spoiled["other"] is inputs["other"]
+        assert set(spoiled["ids"].tolist()) <= {3, 7}
+        assert spoiled["ids"][0] == 3
+        again = rows.spoiled(inputs, kind, 1)["x"]
+        assert torch.equal(again.nan_to_num(0), spoiled["x"].nan_to_num(0))
+    assert rows.spoiled(inputs, "nan", 1)["x"][1:].isnan().all()
+    huge = rows.spoiled(inputs, "huge", 1)["x"][1:]
+    assert set(huge.abs().flatten().tolist()) == {torch.finfo(torch.float32).max}
+    assert set(huge.sign().flatten().tolist()) == {-1.0, 1.0}
+    noise = rows.spoiled(inputs, "noise", 1)["x"][1:]
+    assert bool((noise >= inputs["x"].min()).all() and (noise <= 2 * inputs["x"].max()).all())
+    assert not torch.equal(noise, rows.spoiled(inputs, "noise", 2)["x"][1:])

@@ -30,6 +30,18 @@ def test_an_input_behind_one_that_is_left_out_keeps_its_name() -> None:
     assert bind(affine, {"x": 1, "shift": 2})(affine) == (1, None, 2)
 
 
+def one_and_rest(first: Any = 1, *rest: Any) -> tuple[Any, ...]:
+    return first, rest
+
+
+def test_defaults_are_filled_in_only_before_what_goes_by_position_alone() -> None:
+    assert bind(one_and_rest, {"rest": [8, 9]}) == Bound((1, 8, 9), {})
+    assert bind(one_and_rest, {"first": 2, "rest": [8]}) == Bound((2, 8), {})
+    assert bind(one_and_rest, {}) == Bound((), {})
+    assert bind(mixed, {"a": 2, "b": 3, "c": 4, "rest": [8], "k": 1}) == Bound((2, 3, 4, 8), {"k": 1})
+    assert bind(mixed, {"a": 2, "b": 6, "k": 1}) == Bound((2, 6), {"k": 1})
+
+
 def test_the_order_of_the_mapping_says_nothing() -> None:
     assert bind(affine, {"shift": 3, "scale": 2, "x": 1}) == Bound((1, 2, 3), {})
 

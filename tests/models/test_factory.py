@@ -91,6 +91,15 @@ def test_nothing_of_the_file_is_run(tmp_path: Path) -> None:
     assert found.defaults() == {}  # neither is a plain value
 
 
+def test_parameters_of_every_kind_are_read(tmp_path: Path) -> None:
+    file = tmp_path / "net.py"
+    file.write_text("def make(a, b=1, /, c=2, *rest, d, e=3, **more): pass")
+    found = read(str(file), "make")
+    assert found is not None
+    assert str(found).startswith("(a, b=1, /, c=2, *rest, d, e=3, **more), ")
+    assert found.defaults() == {"b": 1, "c": 2, "e": 3}
+
+
 def test_plain_defaults_are_shown_and_the_seed_is_not_one(tmp_path: Path) -> None:
     file = tmp_path / "net.py"
     file.write_text("def make(d=64, bias=True, act='relu', eps=1e-5, pad=None, sizes=(1, 2), seed=0, **more): pass")

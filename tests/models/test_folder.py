@@ -13,7 +13,7 @@ from npucompose.compose.check import check
 from npucompose.compose.tree import Composer
 from npucompose.errors import ConfigError
 from npucompose_extensions.pretrained.folder import MOST_BYTES, Folder
-from npucompose_extensions.pretrained.huggingface import Transformers
+from npucompose_extensions.pretrained.huggingface import Transformers, _over
 
 GPT2 = {
     "architectures": ["GPT2LMHeadModel"],
@@ -141,3 +141,25 @@ def test_labels_are_their_number_and_inner_configurations_are_cleaned_too(tmp_pa
     assert found.config["num_labels"] == 2
     assert found.config["text_config"] == {"b": 2}
     assert not {"id2label", "label2id", "architectures", "_name_or_path", "torch_dtype"} & set(found.config)
+
+
+def test_mappings_are_put_together_and_what_is_above_wins() -> None:
+    below = {"a": 1, "inner": {"b": 2, "deep": {"c": 3}}, "text": {"d": 4}}
+    above = {"a": 5, "inner": {"deep": {"e": 6}, "f": 7}, "text": "plain", "new": {"g": 8}}
+    assert _over(below, above) == {
+        "a": 5, "inner": {"b": 2, "deep": {"c": 3, "e": 6}, "f": 7}, "text": "plain", "new": {"g": 8}
+    }  # fmt: skip
+    assert below["inner"] == {"b": 2, "deep": {"c": 3}}
+
+
+def test_a_class_that_names_no_configuration_needs_one_and_takes_what_is_said() -> None:
+    transformers = pytest.importorskip("transformers")
+
+    class Bare:
+        """Of no model."""
+
+    with pytest.raises(ConfigError, match=r"model\.architecture 'Bare' names no configuration class: say which with"):
+        Transformers()._config_class(Bare)
+    said = Transformers(config_class="GPT2Config")
+    assert said._config_class(Bare) is transformers.GPT2Config
+    assert Transformers()._config_class(transformers.GPT2LMHeadModel) is transformers.GPT2Config

@@ -142,3 +142,29 @@ def test_positions_are_distances_where_a_configuration_has_buckets_of_them(
     config: dict[str, int], relative: bool
 ) -> None:
     assert generation._relative(SimpleNamespace(**config)) is relative
+
+
+def test_a_decoder_that_is_moved_takes_its_cache_along() -> None:
+    """As `.to(dtype)` and `.to(device)` move buffers: the cache's layers are these, and go on being them."""
+    decoder = steps("Qwen2ForCausalLM").decode.cached
+    moved: Any = decoder.to(torch.float64)
+    assert moved is decoder
+    for number, layer in enumerate(decoder.layers):
+        assert layer.keys is decoder.get_buffer(f"keys_{number}")
+        assert layer.values is decoder.get_buffer(f"values_{number}")
+        assert (layer.keys.dtype, layer.cumulative_length is decoder.start) == (torch.float64, True)
+    assert decoder.layers
+
+
+def test_another_prompt_has_the_size_of_the_first_and_words_that_are_not_special() -> None:
+    config = SimpleNamespace(get_text_config=lambda: SimpleNamespace(vocab_size=40))
+    inner = SimpleNamespace(config=config)
+    words = generation._other(torch.zeros(3, 50, dtype=torch.long), torch.Generator().manual_seed(0), inner)
+    assert words.shape == (3, 50)
+    assert (int(words.min()), int(words.max())) == (min(generation.FIRST_IDS, 39), 39)
+    config.get_text_config = lambda: SimpleNamespace(vocab_size=2)
+    assert set(generation._other(words, torch.Generator().manual_seed(0), inner).flatten().tolist()) == {1}
+    heard = torch.zeros(2, 8, dtype=torch.float16)
+    one, same = (generation._other(heard, torch.Generator().manual_seed(4), inner) for _ in range(2))
+    assert (one.shape, one.dtype, torch.equal(one, same)) == ((2, 8), torch.float16, True)
+    assert len(one.unique()) > 8

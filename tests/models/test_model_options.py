@@ -73,6 +73,8 @@ def test_limits_that_are_just_kept_are_taken() -> None:
     model("gpt_decode", hidden=8, layers=1, heads=2, ffn=4, cache=5, start=2, steps=3)
     model("moe_shared_expert", experts=2, top_k=2)
     model("attention_decode", length=127, batch=2, cache=128)
+    MODELS.get("paddle")(operator="pool2d", pooling_type="both").check()
+    MODELS.get("paddle")(operator="pool2d_grad", pooling_type="avg").check()
     for name, options, words in (
         ("mla_prolog", {"rope": 3}, r"model\.rope=3 must be even"),
         (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -31,6 +32,20 @@ def test_defining_twice_changes_nothing() -> None:
     before = torch.ops.air.record.default
     npucompose.ops.define()
     assert torch.ops.air.record.default is before
+
+
+def test_of_installed_packages_only_the_namespaces_that_are_named_and_not_ours_are_defined(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[str] = []
+    registry = SimpleNamespace(
+        names=lambda: ("mine", "yours", "air", "aten"), get=lambda name: lambda: asked.append(name)
+    )
+    monkeypatch.setattr(npucompose.ops, "OPERATORS", registry)
+    npucompose.ops.define_installed(
+        ["mine.a.default", "aten.abs.default", "nobodys.f", "air.wait.default", "mine.b.out", "npu.f"]
+    )
+    assert asked == ["mine"]
 
 
 @pytest.mark.parametrize("device", ["cpu", "meta"])

@@ -11,7 +11,7 @@ from torch import fx
 
 from npucompose.graphs import printed
 from npucompose.passes.base import Outcome
-from npucompose.passes.cancel_transposes import CancelTransposes
+from npucompose.passes.cancel_transposes import CancelTransposes, cleanups
 from npucompose.passes.cancel_transposes.moves import after, counted, inverse
 from npucompose.passes.metadata import loses_nothing
 from npucompose.passes.pipeline import PassPipeline, build
@@ -62,6 +62,50 @@ def test_two_permutes_are_one_and_a_pair_that_undoes_itself_is_none() -> None:
     assert permutes(module) == 0
     module = cleaned(lambda x: x.transpose(1, 2).permute(0, 2, 1, 3).exp(), X)
     assert permutes(module) == 0
+
+
+@pytest.mark.parametrize(
+    ("function", "left"),
+    [
+        (lambda x: x.permute(3, 2, 1, 0).contiguous().permute(1, 0, 2, 3).contiguous(), ["permute", "clone"]),
+        (
+            lambda x: x.permute(3, 2, 1, 0).contiguous().permute(3, 2, 1, 0).exp(),
+            ["permute", "clone", "permute", "exp"],
+        ),
+        (lambda x: x.permute(3, 2, 1, 0).permute(1, 0, 2, 3).permute(0, 1, 3, 2).exp(), ["permute", "exp"]),
+        (lambda x: x.permute(0, 1, 2, 3).exp(), ["exp"]),
+        (lambda x: x.double().float().exp(), ["exp"]),
+        (lambda x: x.double().to(torch.complex128).abs(), ["_to_copy", "abs"]),
+        (lambda x: x.permute(0, 3, 1, 2).contiguous().amax([1]).exp(), ["amax", "exp"]),
+        (lambda x: x.permute(0, 3, 1, 2).contiguous(), ["permute", "clone"]),
+    ],
+)
+def test_what_is_not_needed_any_more_is_gone(function: Callable[..., Any], left: list[str]) -> None:
+    """Right after the clean-ups, before anybody eliminates dead code."""
+    graph = traced(function, X).graph
+    cleanups.cancel(graph, relaxed=False)
+    assert [node.target.overloadpacket.__name__ for node in graph.nodes if node.op == "call_function"] == left
+
+
+@pytest.mark.parametrize(
+    ("clean_up", "function", "left"),
+    [
+        (cleanups._permutes, lambda x: x.permute(3, 2, 1, 0).contiguous().permute(1, 0, 2, 3).contiguous(),
+         ["permute", "clone"]),
+        (cleanups._permutes, lambda x: x.permute(3, 2, 1, 0).permute(1, 0, 2, 3).permute(0, 1, 3, 2).exp(),
+         ["permute", "exp"]),
+        (cleanups._permutes, lambda x: x.permute(3, 2, 1, 0).permute(3, 2, 1, 0).exp(), ["exp"]),
+        (cleanups._casts, lambda x: x.double().float().exp(), ["exp"]),
+        (cleanups._casts, lambda x: x.double().to(torch.complex128).abs(), ["_to_copy", "abs"]),
+        (cleanups._reductions, lambda x: x.permute(0, 3, 1, 2).contiguous().amax([1]).exp(), ["amax", "exp"]),
+    ],
+)  # fmt: skip
+def test_a_clean_up_leaves_nothing_behind_that_nobody_reads(
+    clean_up: Any, function: Callable[..., Any], left: list[str]
+) -> None:
+    graph = traced(function, X).graph
+    assert cleanups._cleaned(graph, False, False, clean_up) > 0
+    assert [node.target.overloadpacket.__name__ for node in graph.nodes if node.op == "call_function"] == left
 
 
 def test_a_permute_moves_through_cat_and_a_largest_element() -> None:

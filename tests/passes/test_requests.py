@@ -9,7 +9,7 @@ import torch
 from attrs import frozen
 from torch import fx
 
-from npucompose.errors import ConfigError
+from npucompose.errors import ConfigError, shown_path
 from npucompose.passes.base import Constant, Outcome, Pass, PythonPass, Request
 from npucompose.passes.fold_parameters import FoldParameters
 from npucompose.passes.pipeline import PassPipeline, build
@@ -92,6 +92,26 @@ def test_a_function_of_ones_own_is_counted_by_new_gone_and_changed_nodes(monkeyp
     assert given == [(["a"], 7)]
     with pytest.raises(TypeError, match="use run"):
         PythonPass(function="m:f").rewrite(module.graph, CAN)
+
+
+def test_a_function_of_ones_own_that_takes_something_else_is_refused_with_its_line(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def short(module: Any, inputs: Any) -> None:
+        raise AssertionError("it is not called")
+
+    monkeypatch.setattr(UserFunction, "load", lambda self: short)
+    own = PythonPass(function="m:f")
+    line = short.__code__.co_firstlineno
+    assert own.written_at() == f"{shown_path(__file__)}:{line}"
+    with pytest.raises(ConfigError) as refused:
+        PassPipeline(passes=(("mine", own),), can=CAN)(traced(lambda x: x.relu(), X), ("a",), None)
+    assert str(refused.value).endswith(
+        "passes.python.function 'm:f' is called as function(graph_module, example_inputs, config), and takes "
+        f"(module: 'Any', inputs: 'Any') -> 'None': too many positional arguments @ {shown_path(__file__)}:{line}."
+    )
+    monkeypatch.setattr(UserFunction, "load", lambda self: len)
+    assert own.written_at() is None
 
 
 def folding(function: Any, *inputs: torch.Tensor, can: Capabilities = CAN, **options: Any) -> tuple[Any, Outcome]:

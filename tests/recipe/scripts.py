@@ -472,4 +472,130 @@ SCRIPTS: dict[str, str] = {
         other.debug.data_dump.filter = None
         other.debug.run_eagerly = node_filter(["mm"])
     """,
+    "values of either side": """
+        …
+        fast = True
+        config.debug.run_eagerly = True if fast else False
+        config.experimental_config.remove_noop_ops = True if not fast else False
+        config.experimental_config.frozen_parameter = True if unknown else False
+        config.ge_config.oo_level = "O1" if os.environ["LEVEL"] else "O3"
+        config.ge_config.aicore_num = fast and "24|48"
+        config.debug.graph_dump.type = "" or "py"
+        config.debug.graph_dump.path = fast or unknown
+        config.debug.data_dump.path = unknown or fast
+        config.debug.data_dump.type = 0 and unknown
+    """,
+    "what is compared": """
+        …
+        import sys
+        config.debug.run_eagerly = 1 < 2 <= 2
+        config.experimental_config.remove_noop_ops = 2 < 2
+        config.experimental_config.frozen_parameter = 3 >= 2 > 2
+        config.experimental_config.tiling_schedule_optimize = "O1" == "O1" != "O2"
+        config.experimental_config.enable_view_optimize = "a" in ["a", "b"]
+        config.experimental_config.enable_single_stream = "a" not in ["a", "b"]
+        config.ge_config.enable_single_stream = None is not None
+        config.experimental_config.keep_inference_input_mutations = 1 < "a"
+        config.debug.aclgraph.disable_reinplace_inplaceable_ops_pass = 1 < unknown
+        config.debug.aclgraph.static_capture_size_limit = (2 > 1) + (1 is 1)
+    """,
+    "texts with values in them": """
+        …
+        level = 1
+        config.ge_config.oo_level = f"O{level}"
+        config.ge_config.aicore_num = f"{24}|{2 * 24}"
+        config.debug.graph_dump.type = f"{level!s}"
+        config.debug.graph_dump.path = f"{level:02d}"
+        config.debug.data_dump.path = f"{unknown}/dumps"
+        config.debug.data_dump.type = f"{[level, None]}"
+    """,
+    "variables of the environment": """
+        …
+        import os
+        config.ge_config.oo_level = os.environ["LEVEL"]
+        config.ge_config.aicore_num = os.environ.get("CORES", "24|48")
+        config.debug.graph_dump.type = os.getenv("TYPE", default="py")
+        config.debug.graph_dump.path = os.environ[unknown]
+        config.debug.run_eagerly = bool(os.environ.get("EAGER"))
+    """,
+    "numbers that are computed": """
+        …
+        limit = config.debug.aclgraph
+        limit.static_capture_size_limit = -(-2)
+        limit.static_capture_size_limit = +3 + 2 * 2
+        limit.static_capture_size_limit = 1 << 3
+        limit.static_capture_size_limit = 2 ** 64
+        limit.static_capture_size_limit = 2 ** 65
+        limit.static_capture_size_limit = 10 - 4
+        limit.static_capture_size_limit = 10 // 4
+        limit.static_capture_size_limit = [1] + [2]
+        config.debug.run_eagerly = not 0
+        config.ge_config.oo_level = "O" + "1"
+        config.ge_config.aicore_num = "ab" * 64
+        config.debug.graph_dump.type = "ab" * 65
+        config.debug.graph_dump.path = int("x"), int("3", 2), float("1.5"), str(3), bool("")
+    """,
+    "dicts that are asked": """
+        …
+        given = {"oo_level": "O1", "dump": {"type": "py"}, 3: "three"}
+        config.ge_config.oo_level = given.get("oo_level")
+        config.ge_config.aicore_num = given.get("cores", "24|48")
+        config.debug.graph_dump.type = given["dump"]["type"]
+        config.debug.graph_dump.path = given.get("none")
+        config.debug.data_dump.path = given.get(default="d")
+        config.debug.data_dump.type = given[3]
+        config.debug.run_eagerly = given["nothing"]
+        config.experimental_config.frozen_parameter = given.setdefault("frozen", True)
+        config.experimental_config.remove_noop_ops = given.setdefault("frozen", False)
+        config.experimental_config.topology_sorting_strategy = given.setdefault("none")
+        given[unknown] = 1
+        config.experimental_config.enable_view_optimize = given.get("view", True)
+        config.debug.fx_summary.type = given["view"]
+        for key in {"a": 1, "b": 2}:
+            config.debug.aclgraph.static_capture_size_limit = key
+        for key in given:
+            config.debug.aclgraph.static_capture_size_limit = key
+    """,
+    "dicts from which something is taken": """
+        …
+        given = {"oo_level": "O1", "type": "py", "path": "d"}
+        config.ge_config.oo_level = given.pop("oo_level")
+        config.ge_config.aicore_num = given.get("oo_level", "24|48")
+        config.debug.graph_dump.path = given.pop("cores", "c")
+        config.debug.data_dump.path = given.pop("cores")
+        if unknown:
+            given.pop("type")
+            given.pop("nothing", None)
+        config.debug.graph_dump.type = given["type"]
+        config.debug.data_dump.type = given.get("nothing", "npy")
+    """,
+    "fields of a namespace": """
+        …
+        from types import SimpleNamespace
+        args = SimpleNamespace(level="O1", **{"cores": "24|48"})
+        config.ge_config.oo_level = args.level
+        config.ge_config.aicore_num = args.cores
+        config.debug.graph_dump.type = args.type
+        other = SimpleNamespace(**unknown)
+        config.debug.graph_dump.path = other.path
+    """,
+    "calls that are made later": """
+        …
+        import functools, torch
+        backend = torchair.get_npu_backend(compiler_config=config)
+        compiled = functools.partial(torch.compile, dynamic=True, backend=backend)
+        config.debug.run_eagerly = functools.partial()
+        config.ge_config.oo_level = functools.partial(3, "O1")
+        config.ge_config.aicore_num = (lambda: "24|48")
+        config.debug.graph_dump.type = [one for one in ["py"]][0]
+        config.debug.graph_dump.path = (path := "d")
+    """,
+    "keys that are no constants": """
+        …
+        given = {unknown: 1, **more}
+        for key, value in given.items():
+            config.debug.run_eagerly = value
+        for key, value in {"a": True}.items():
+            config.debug.run_eagerly = value
+    """,
 }

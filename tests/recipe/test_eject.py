@@ -359,3 +359,18 @@ REFUSED: dict[type[Any], set[str]] = {CompileKeywords: {"training"}, Experiment:
 def test_every_field_has_its_line_or_is_named_as_none(cls: type[Any]) -> None:
     """A new field: write it into the script and name it in CARRIED, or it is refused wherever it is set."""
     assert {field.name for field in attrs.fields(cls)} == CARRIED[cls] | REFUSED.get(cls, set())
+
+
+def test_dimensions_are_counted_from_the_beginning_where_all_tensors_have_as_many() -> None:
+    from npucompose.recipe.ejected import _dims
+
+    two, three = torch.ones(2, 3), torch.ones(2, 3, 4)
+    assert _dims("x", two, (0, -1, 1)) == (0, 1, 1)
+    assert _dims("x", [three, three], (-1, -3)) == (2, 0)
+    assert _dims("x", [two, three], (0, 1)) == (0, 1)
+    with pytest.raises(ConfigError) as refused:
+        _dims("cache", {"k": three, "v": [two]}, (0, -1))
+    assert str(refused.value) == (
+        "shapes.mark_dynamic.cache cannot be ejected: its tensors have 2, 3 dimensions, and a dimension counted from "
+        "the end is another one in each. Count from 0."
+    )

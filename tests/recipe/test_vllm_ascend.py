@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import pytest
@@ -11,6 +10,7 @@ from npucompose.cli import main
 from npucompose.recipe import export
 from npucompose.vendor.compiler import LEAVES
 from npucompose_extensions.ascend_dialects import FIXED, MODES, OPTIONS
+from tests.answers import answer
 
 FIXED_AS_THERE = [
     "compiler.npugraph_ex.force_eager=true",
@@ -90,7 +90,7 @@ def test_every_row_names_a_known_option_and_its_source() -> None:
 
 def test_the_command_prints_json_and_refuses_other_projects(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["recipe", "export", "--to", "vllm-ascend", "mode=npugraph_ex"]) == 0
-    printed = json.loads(capsys.readouterr().out)
+    printed = answer(capsys.readouterr().out)
     assert printed["compilation_config"] == {"cudagraph_mode": "FULL"}
     assert set(printed["sources"]) == {
         "compilation_config.cudagraph_mode",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any, ClassVar
@@ -243,3 +244,23 @@ def test_behind_torch_compile_a_mode_sees_every_operator():
     assert Watching.seen[:2] == ["aten.mm.default", "aten.add.Tensor"]
     assert same(cache([x]), reads(x))
     assert (cache.statistics.captures, cache.statistics.hits, cache.statistics.eager) == (1, 1, 1)
+
+
+def test_what_an_operator_returned_is_dense_on_this_device_and_no_number_of_a_tensor():
+    add = torch.ops.aten.add.Tensor
+    node = torch.fx.Graph().placeholder("y")
+    x = torch.ones(2)
+    assert gate.checked(node, add, x, True) == [x]
+    assert gate.checked(node, add, (x, None, [x]), True) == [x, x]
+    assert gate.checked(node, torch.ops.aten.sym_size.int, 3, True) == []
+    assert gate.checked(node, torch.ops.aten.item.default, 3, False) == []
+    for returned, said in (
+        (torch.ones(2, device="meta"), "it works on meta; this target captures CPU graphs only"),
+        (
+            (x, torch.eye(2).to_sparse()),
+            r"its result has layout torch\.sparse_coo and dtype torch\.float32; only dense",
+        ),
+        (3, re.escape(gate.TO_PYTHON)),
+    ):
+        with pytest.raises(CaptureError, match=said):
+            gate.checked(node, torch.ops.aten.item.default, returned, True)

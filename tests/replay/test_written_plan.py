@@ -10,11 +10,13 @@ from typing import Any
 
 import pytest
 import torch
-from attrs import evolve
+from attrs import asdict, evolve
 
 from npucompose.replay.captured_graph import CapturedGraph
+from npucompose.replay.operands import layout_of
 from npucompose.replay.packed_weights import packing
-from npucompose.replay.written_plan import Unwritten, WrittenPlan, read_plan, written
+from npucompose.replay.plan import Buffer, Literally, Register, SameAsInput, SameAsOutput, ViewOfInput
+from npucompose.replay.written_plan import Unwritten, WrittenPlan, _Reader, _Writer, read_plan, written
 from tests.replay.capturing import same, traced
 from tests.replay.test_generated_code import COPY
 
@@ -157,6 +159,41 @@ def test_a_packed_weight_that_is_not_the_plain_one_beside_it_is_not_written():
     recording = recorded_with(by_mkl, packing["mkl"](WEIGHT + 1, 3), torch.randn(3, 8))
     with pytest.raises(Unwritten, match=re.escape("a packed weight of mkl._mkl_linear")):
         written(recording.plan, [WEIGHT, TABLE])
+
+
+def test_values_of_every_kind_are_read_as_they_were_written():
+    x = torch.randn(3, 8)
+    plan = CapturedGraph.capture(traced(block, x), [x]).plan
+    writer, slots = _Writer(plan, []), [output.slot for output in plan.outputs if isinstance(output, Buffer)]
+    writer._roots = {id(root): number for number, root in enumerate(plan.roots)}
+    values: list[Any] = [
+        None, True, 3, "text", 0.1, float("inf"), [1, (2.5, None)], (), torch.float64, torch.strided,
+        torch.channels_last, torch.device("cpu"), Register(4), slots[0],
+    ]  # fmt: skip
+    reader = _Reader({}, [], [], [], [], slots=slots[:1])
+    again = [reader._value(json.loads(json.dumps(writer._value(value)))) for value in values]
+    assert again == values
+    assert [type(one) for one in again] == [type(one) for one in values]
+    with pytest.raises(Unwritten, match=r"^a complex$"):
+        writer._value(1j)
+
+
+@pytest.mark.parametrize(
+    "output",
+    [
+        SameAsInput(index=2),
+        ViewOfInput(index=1, layout=layout_of(torch.ones(4, 4)[1:, ::2])),
+        SameAsOutput(index=3),
+        Literally(value=(1.5, None)),
+    ],
+    ids=lambda output: type(output).__name__,
+)
+def test_outputs_that_are_no_buffers_are_read_as_they_were_written(output: Any):
+    x = torch.randn(3, 8)
+    writer = _Writer(CapturedGraph.capture(traced(block, x), [x]).plan, [])
+    again = _Reader({}, [], [], [], [])._output(*json.loads(json.dumps(writer._output(output))))
+    assert type(again) is type(output)
+    assert asdict(again) == asdict(output)
 
 
 def test_a_constant_that_a_step_writes_is_not_written():

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 from attrs import evolve
 from hypothesis import given
 from hypothesis import strategies as st
@@ -17,6 +15,7 @@ from npucompose.report.comparison import (
     differences,
 )
 from npucompose.results.record import Environment
+from tests.answers import answer
 
 
 def test_two_equal_runs_differ_in_nothing() -> None:
@@ -84,6 +83,6 @@ def test_sinking_is_part_of_the_graph() -> None:
 
 def test_as_json_it_is_what_it_is_in_words() -> None:
     found = differences(FULL, CRASHED)
-    assert [(d["name"], d["one"], d["other"]) for d in json.loads(as_json(found))] == [
+    assert [(d["name"], d["one"], d["other"]) for d in answer(as_json(found))] == [
         (d.name, d.one, d.other) for d in found
     ]

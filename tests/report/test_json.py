@@ -15,6 +15,7 @@ from npucompose.errors import ConfigError
 from npucompose.report import json as report_json
 from npucompose.results.measured import TimeSamples
 from npucompose.results.record import EXIT_STATUS, STATUSES, Report
+from tests.answers import answer
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "report.md"
 
@@ -23,6 +24,7 @@ DOCUMENT = Path(__file__).parents[2] / "docs" / "report.md"
 def test_a_report_survives_its_journey_through_the_file(name: str, tmp_path: Path) -> None:
     path = report_json.write(EXAMPLES[name], tmp_path)
     assert path == tmp_path / "report.json"
+    assert answer(path.read_text(), indent=1)
     assert report_json.load(path) == EXAMPLES[name]
     assert report_json.load(tmp_path) == EXAMPLES[name]
     assert os.listdir(tmp_path) == ["report.json"]

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -205,3 +206,22 @@ def test_a_strangers_folder_is_listed_and_does_nothing(tmp_path: Path, conf: Pat
     assert found["bytes"] == "after"
     assert found["huge"] == ""
     assert not {"pipe", "folder"} & set(found)
+
+
+@pytest.mark.parametrize("kind", ["socs"])
+def test_the_table_of_what_has_no_files_is_printed_like_this(
+    kind: str, golden: Any, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
+    show(kind, [])
+    printed = capsys.readouterr().out
+    golden(f"report/list_{kind}.txt", "\n".join(line.rstrip() for line in printed.splitlines()) + "\n")
+    show(kind, [], as_json=True)
+    rows = capsys.readouterr().out
+    assert rows == f"{json.dumps(json.loads(rows), indent=2)}\n"
+    assert len(json.loads(rows)) > 10
+
+
+def test_only_options_lie_under_a_path(conf: Path) -> None:
+    with pytest.raises(ConfigError, match="only options lie under a path: write `list options --under debug`"):
+        show("socs", [conf], under="debug")

@@ -120,8 +120,8 @@ def made(path: str, *kinds: str, choices: Any = (), doc: str = "doc") -> Inducto
 
 HAS = [
     made("freezing", "bool"), made("max_autotune", "bool"), made("size", "int", "null"), made("share", "int", "float"),
-    made("how", "str", choices=("a", "b")), made("name", "str"), made("remote_cache", "bool"), made("hook", "other"),
-    made("trace.enabled", "bool"), made("cpp.simdlen", "int", "null"), made("cpp.deep", "bool"),
+    made("how", "str", choices=("a", "b", "both")), made("name", "str"), made("remote_cache", "bool"),
+    made("hook", "other"), made("trace.enabled", "bool"), made("cpp.simdlen", "int", "null"), made("cpp.deep", "bool"),
     made("max_autotune_gemm_backends", "str"),
 ]  # fmt: skip
 
@@ -182,7 +182,7 @@ def test_a_small_torch_is_asked_for_what_it_has():
         ({"cpp": {"cpp": {}}}, "unknown option 'cpp' @ inductor.cpp"),
         ({"size": 1.5}, "inductor.size takes integer | null; given 1.5 (float)."),
         ({"share": "a"}, "inductor.share takes number | null; given a (str)."),
-        ({"how": "aa"}, "inductor.how takes a | b | null; given aa (str). Did you mean 'a'?"),
+        ({"how": "bth"}, "inductor.how takes a | b | both | null; given bth (str). Did you mean 'both'?"),
         ({"name": "x"}, "inductor.name cannot be set in YAML: it takes a name of a program, a folder or a flag."),
         ({"remote_cache": True}, "it reaches out to other machines."),
         ({"hook": 1}, "inductor.hook cannot be set in YAML: it takes Python objects."),
@@ -226,7 +226,7 @@ def test_rows_are_those_below_what_was_asked():
     assert (rows["size"]["doc"], rows["hook"]["doc"]) == ("doc", "doc (not set here: it takes Python objects)")
     assert rows["freezing"]["doc"] == DECLARED["freezing"]
     assert [rows[name]["takes"] for name in ("size", "share", "how", "hook", "freezing")] == [
-        "integer | null", "number | null", "a | b | null", "a Python object | null", "true | false | null",
+        "integer | null", "number | null", "a | b | both | null", "a Python object | null", "true | false | null",
     ]  # fmt: skip
 
 

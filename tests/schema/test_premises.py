@@ -38,6 +38,19 @@ def test_a_refuted_claim_refuses_the_recipe_that_rests_on_it_and_no_other() -> N
     assert premises.refuted(experiment("mode=reduce-overhead", "model=mlp"), found) == ()
 
 
+def test_of_a_claim_the_end_of_its_error_is_kept_and_of_a_row_that_is_none_the_beginning_shown() -> None:
+    def read(row: Any) -> premises.DeviceResults:
+        return premises.read(Path("r.json"), json.dumps({"schema": premises.SCHEMA, "device": ON, "claims": [row]}))
+
+    whole = {"name": "a", "says": "s", "verdict": "refuted"}
+    assert read(whole).claims["a"].error is None
+    assert read({**whole, "error": f"x{'y' * 400}"}).claims["a"].error == "y" * 400
+    assert read({**whole, "error": 3}).claims["a"].error == "3"
+    with pytest.raises(ConfigError) as refused:
+        read(["z" * 200])
+    assert str(refused.value).endswith(f"refuted, not run: ['{'z' * 118}.")
+
+
 def test_what_was_proven_and_what_was_not_run_is_listed() -> None:
     found = results(**{"option_tree": "proven", "configuration[max-autotune]": "not run"})
     shown = premises.judged(experiment("mode=max-autotune", "model=add"), found)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -98,10 +99,13 @@ def test_it_is_named_in_vllms_configuration_or_else_in_the_environment(
         (FUSED + "passes: {python: {function: 'os:getcwd'}}\n", "trust=true"),
         (FUSED + "extensions:\n  vllm: {graphs: half}\n", "mine.yaml:7"),
         ("- a\n", "holds no mapping"),
-        (HEAD + "defaults:\n  - override /mode: eager\n", "a mode that compiles"),
+        (HEAD + "defaults:\n  - override /mode: eager\n", "target=cpu mode=eager; vLLM on a CPU takes target=cpu and"),
+        (FUSED + "  - override /target: npu_offline\n", "target=npu_offline mode=max-autotune; vLLM on a CPU takes"),
+        (FUSED.replace("max-autotune", "reduce-overhead") + "  - override /target: null_device\n",
+         "target=null_device mode=reduce-overhead; vLLM on a CPU takes target=cpu"),
         ("schema: 7\n", "no recipe of schema 1"),
     ],
-)
+)  # fmt: skip
 def test_what_a_strangers_file_may_not_say_is_refused(text: str, says: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as refused:
         read(written(tmp_path, text))
@@ -127,6 +131,58 @@ def test_an_edited_pass_is_another_key_and_another_recipe_of_the_same_text_is_no
     assert again.key != first.key
 
 
+def test_a_scheduler_has_the_sizes_up_to_its_own(tmp_path: Path) -> None:
+    recipe = read(written(tmp_path, FUSED + "extensions:\n  vllm: {sizes: [8, 1, 4]}\n"))
+    assert recipe.sizes_within(4) == ([1, 4], [8])
+    assert recipe.sizes_within(8) == ([1, 4, 8], [])
+    assert recipe.sizes_within(0) == ([], [1, 4, 8])
+
+
+@pytest.mark.parametrize(
+    ("mode", "shapes", "general", "others"),
+    [
+        ("max-autotune", "auto", "inductor", "inductor"),
+        ("max-autotune", "auto", "eager", "eager"),
+        ("reduce-overhead", "auto", "inductor", "eager"),
+        ("reduce-overhead", "static", "inductor", "inductor"),
+    ],
+)
+def test_other_sizes_run_as_the_recipe_says_where_there_is_code_for_them(
+    mode: str, shapes: str, general: str, others: str, tmp_path: Path
+) -> None:
+    text = FUSED.replace("max-autotune", mode).replace("/shapes: auto", f"/shapes: {shapes}")
+    recipe = read(written(tmp_path, text + f"extensions: {{vllm: {{general: {general}}}}}\n"))
+    assert (recipe.fuses, recipe.others) == (mode == "max-autotune", others)
+    assert bool(recipe.inductor) is recipe.fuses
+    assert recipe.inductor.get("freezing") is (False if recipe.fuses else None)
+
+
+def test_another_torch_machine_recipe_or_source_is_another_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from npucompose.serving.vllm import recipe as of_vllm
+
+    checked = read(written(tmp_path, FUSED)).checked
+    asked: list[tuple[str, ...]] = []
+
+    def keys() -> tuple[str, str]:
+        one = Recipe(path="", checked=checked)
+        return one.key, one.passes_key
+
+    first = keys()
+    assert keys() == first
+    assert keys()[0] != keys()[1]
+    other = Recipe(path="", checked=read(written(tmp_path, FUSED + "seed: 3\n", "other.yaml")).checked)
+    assert (other.key == first[0], other.passes_key == first[1]) == (False, True)
+    with monkeypatch.context() as patched:
+        patched.setattr(of_vllm, "installed_version", lambda name: f"another {name}")
+        assert (keys()[0] == first[0], keys()[1] == first[1]) == (False, True)
+    with monkeypatch.context() as patched:
+        patched.setattr(type(checked.target), "identity", lambda target: {"machine": "another"})
+        assert (keys()[0] == first[0], keys()[1] == first[1]) == (False, True)
+    monkeypatch.setattr(of_vllm, "code_digests", lambda packages, files: asked.append(packages) or {"a": "b"})
+    assert keys()[0] != first[0]
+    assert asked == [(*of_vllm.RESULT_PACKAGES, "npucompose.serving"), ()]
+
+
 def test_each_size_that_is_left_out_is_said_once_and_all_above_the_largest_together() -> None:
     said: list[str] = []
     unrecorded = Unrecorded((1, 4), "eager", said.append)
@@ -137,6 +193,66 @@ def test_each_size_that_is_left_out_is_said_once_and_all_above_the_largest_toget
         "A step of 3 tokens is none of the recorded sizes [1, 4]: eager runs it.",
         "A step of 9 tokens is none of the recorded sizes [1, 4]: eager runs it, as will every larger one.",
     ]
+
+
+def test_of_no_sizes_the_first_that_comes_is_above_all_and_a_refusal_says_why() -> None:
+    said: list[str] = []
+    nothing = Unrecorded((), "eager", said.append)
+    for tokens in (3, 9):
+        nothing.came(tokens)
+    nothing.refused(4, "it has a hook")
+    assert said == [
+        "A step of 3 tokens is none of the recorded sizes []: eager runs it, as will every larger one.",
+        "Steps of 4 tokens are not replayed: it has a hook",
+    ]
+
+
+@pytest.mark.parametrize("refused", [False, True])
+def test_a_piece_records_a_size_once_and_runs_what_cannot_be_recorded(
+    refused: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from npucompose.replay.front.detached import DetachedHandle
+    from npucompose.serving.vllm import pieces
+
+    said: list[str] = []
+    recorded: list[Any] = []
+
+    class Handle(DetachedHandle):
+        def __init__(self) -> None:
+            """Records nothing."""
+
+        def __call__(self, *args: Any, **kwargs: Any) -> Any:
+            return ("replayed", *args)
+
+    def call_and_detach(compiled: Any, args: Any, kwargs: Any, *, outputs: str) -> Any:
+        recorded.append((args, kwargs, outputs))
+        return compiled(*args), "it has a hook" if refused else Handle()
+
+    monkeypatch.setattr(pieces, "call_and_detach", call_and_detach)
+    backend: Any = SimpleNamespace()
+    piece = pieces.Piece(
+        lambda *args: ("compiled", *args),
+        lambda *args: ("other", *args),
+        backend,
+        Unrecorded((2,), "eager", said.append),
+    )
+    found = [piece("x", 2), piece("x", 2), piece("x", 3), piece("x")]
+    again = ("other", "x", 2) if refused else ("replayed", "x", 2)
+    assert found == [("compiled", "x", 2), again, ("other", "x", 3), ("other", "x")]
+    assert recorded == [(("x", 2), {}, "keep")]
+    assert said[0] == (
+        "Steps of 2 tokens are not replayed: it has a hook" if refused
+        else "A step of 3 tokens is none of the recorded sizes [2]: eager runs it, as will every larger one."
+    )  # fmt: skip
+
+
+def test_what_recordings_take_counts_shared_memory_once() -> None:
+    from npucompose.serving.vllm.pieces import recorded_bytes
+
+    one = {"slabs": {1: 100, 2: 50}, "output_bytes": 7}
+    other = {"slabs": [(2, 50), (3, 25)], "output_bytes": 3}
+    assert recorded_bytes([one, other]) == 100 + 50 + 25 + 7 + 3
+    assert recorded_bytes([]) == 0
 
 
 def test_no_size_that_the_recipe_does_not_name_earns_a_recording() -> None:

@@ -24,6 +24,7 @@ from npucompose.serving.vllm.installed import MARK, Installed
 from npucompose.serving.vllm.recipe import Recipe, read
 from npucompose.serving.vllm.requested import OptionOutcome, requested, said
 from npucompose.table.structure import facts_of
+from tests.answers import answer
 
 HEAD = "# @package _global_\n# served\ndefaults:\n"
 FUSED = f"{HEAD}  - override /mode: max-autotune\n  - override /shapes: auto\ninductor: {{max_autotune: false}}\n"
@@ -147,7 +148,7 @@ def test_the_command_prints_the_same_as_json(
     monkeypatch.setattr(explain, "installed", lambda *_: None)
     recipe = written(tmp_path, PIECEWISE)
     assert explained("--vllm", recipe.path, "--json", "--compilation-config", json.dumps(ASKED)) == 0
-    assert json.loads(capsys.readouterr().out) == facts_of(requested(recipe, ASKED))
+    assert answer(capsys.readouterr().out) == facts_of(requested(recipe, ASKED))
     assert explained("--vllm", recipe.path) == 0
     assert capsys.readouterr().out.startswith("serve.yaml in vLLM 0.32.0, as its sources say")
 

@@ -84,6 +84,32 @@ def test_a_target_has_nothing_to_tell_unless_it_says_so() -> None:
     assert target.place(model) is model
 
 
+def test_calls_are_profiled_by_torchs_own_profiler_on_the_cpu_and_by_the_devices_beside_it() -> None:
+    import torch.profiler
+
+    from npucompose.targets.base import Profiler
+    from npucompose.targets.cuda import CudaTarget
+
+    assert Plain().profiler() == Profiler(module=torch.profiler)
+    assert CudaTarget().profiler() == Profiler(module=torch.profiler, activities=("CPU", "CUDA"))
+    assert (Plain().stream_times(BACKEND), Plain().kernel_clocks(BACKEND)) == ({}, {})
+
+
+@pytest.mark.parametrize(
+    ("set_already", "then"),
+    [(None, "ours"), ("theirs", ["theirs", "ours"]), (["one", "two"], ["one", "two", "ours"]),
+     (("one",), ["one", "ours"])],
+)  # fmt: skip
+def test_what_a_caller_has_inductor_do_comes_first(
+    set_already: Any, then: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from npucompose.targets import inductor
+
+    monkeypatch.setattr(inductor, "inductor_config", SimpleNamespace(post_grad_custom_post_pass=set_already))
+    ours: Any = "ours"
+    assert inductor._after_the_callers(ours) == then
+
+
 def test_a_mode_it_does_not_have_is_refused_by_its_name() -> None:
     target = Plain()
     target.check("eager")

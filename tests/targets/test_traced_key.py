@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -214,3 +215,69 @@ def test_a_pass_of_which_nothing_says_what_it_holds_has_no_key(backend: Backend)
 class Odd:
     def source_files(self) -> tuple[str, ...]:
         return ()
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        (slice(1, None, 2), "slicetuple(1, None, 2)"),
+        ({3, 1, 2}, "set(1, 2, 3)"),
+        ([0.5, (True, "a")], "list(0x1.0000000000000p-1, tuple(True, 'a'))"),
+        ({"b": 1, "a": None}, "{'b': 1, 'a': None}"),
+        (torch.float32, "torch.float32"),
+    ],
+)
+def test_plain_values_are_written_by_their_content(value: Any, words: str):
+    assert traced_key.text(value) == words
+
+
+@pytest.mark.parametrize("value", [len, nn.Linear, lambda: 1, object()])
+def test_code_and_what_says_nothing_of_itself_have_no_text(value: Any):
+    with pytest.raises(NoKey):
+        traced_key.text(value)
+
+
+class Own:
+    """A class of this file."""
+
+
+def test_a_class_has_the_text_of_its_file_and_one_without_a_file_no_key(tmp_path: Any):
+    assert traced_key._source(Backend) == ""
+    own = traced_key._source(Own)
+    assert own.startswith(f"{__file__} ")
+    assert len(own.rpartition(" ")[2]) == 64
+    made = type("Made", (), {"__module__": "nowhere"})
+    with pytest.raises((NoKey, TypeError)):
+        traced_key._source(made)
+    with pytest.raises(NoKey, match=r"gone\.py cannot be read"):
+        traced_key._content(str(tmp_path / "gone.py"))
+    (tmp_path / "a.py").write_text("1")
+    one = traced_key._content(str(tmp_path / "a.py"))
+    (tmp_path / "a.py").write_text("2")
+    assert traced_key._content(str(tmp_path / "a.py")) != one
+
+
+@pytest.mark.parametrize(
+    ("function", "words"),
+    [
+        (torch.ops.aten.add.Tensor, "aten.add.Tensor"),
+        (torch.ops.aten.add, "aten.add"),
+        (torch.nn.functional.relu, "torch.nn.functional.relu"),
+        (math.sqrt, "math.sqrt"),
+    ],
+)
+def test_functions_of_torch_and_python_have_their_names(function: Any, words: str):
+    assert traced_key._function(function) == words
+
+
+@pytest.mark.parametrize(
+    ("function", "says"),
+    [
+        (torch.ops.mkldnn._linear_pointwise.default, "^the operator mkldnn._linear_pointwise.default is not torch's$"),
+        (key, r"test_traced_key\.key is not torch's$"),
+        (torch._higher_order_ops.map, "calls graphs of its own$"),
+    ],
+)
+def test_what_is_not_torchs_or_calls_graphs_has_no_key(function: Any, says: str):
+    with pytest.raises(NoKey, match=says):
+        traced_key._function(function)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import attrs
 import pytest
+from attrs import evolve
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -79,6 +80,20 @@ def test_what_was_measured_once_is_remembered_by_other_compilations_and_measured
     assert first.by == "measured"
     assert again == attrs.evolve(first, by="remembered")
     assert "remembered" in again.words
+
+
+def test_who_computes_a_product_in_code_that_was_kept_is_told_as_it_came_about():
+    Winners(threads=2).chosen("k", WAYS, measured)
+    of_code = Winners(threads=2, pinned={"p": "mkl"})
+    for key, winner in (("k", "onednn"), ("p", "mkl"), ("new", "mkl")):
+        of_code.compiled(key, winner)
+    assert of_code.found["k"] == evolve(measured(), by="remembered")
+    assert of_code.found["p"] == Winner(key="p", winner="mkl", by="pinned")
+    assert of_code.found["new"] == Winner(key="new", winner="mkl", by="remembered")
+    of_code.compiled("k", "mkl")  # another than what is remembered now
+    assert of_code.found["k"] == Winner(key="k", winner="mkl", by="remembered")
+    of_code.compiled("p", "onednn")  # another than what is pinned now
+    assert of_code.found["p"] == Winner(key="p", winner="onednn", by="remembered")
 
 
 @pytest.mark.parametrize("other", [Winners(threads=1), Winners(threads=2, measuring="always")])

@@ -116,7 +116,7 @@ def _compiler(asked: LegalityCase) -> Iterator[Objection]:
 def _overridden(asked: LegalityCase) -> Iterator[Objection]:
     if isinstance(asked.target, VendorCompiled):
         for one in asked.target.overrides(asked.mode.name, asked.experiment.compiler):
-            yield Objection(NEVER, "", one)
+            yield Objection(refused_by=NEVER, sentence="", idle=one)
 
 
 DEVICE_OF: Mapping[str, str] = {

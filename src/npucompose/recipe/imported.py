@@ -104,7 +104,7 @@ def _of_settings(found: dialects.Settings) -> Imported:
         _checked(found.tree)
         return Imported(tree=found.tree, unread=tuple(found.facts.unread), notes=tuple(found.notes))
     if found.eager:
-        notes = (*found.notes, "nothing is compiled: mode=eager")
+        notes = (*found.notes, *_in_models(found.facts), "nothing is compiled: mode=eager")
         return Imported(tree={"mode": {"name": "eager"}}, unread=tuple(found.facts.unread), notes=notes)
     joined = _joined(found.facts)
     return attrs.evolve(joined, tree={**joined.tree, **found.tree}, notes=(*joined.notes, *found.notes))

@@ -48,6 +48,38 @@ def test_without_a_compiler_the_portable_replayer_runs_and_says_why(
     CpuTarget(executor="native").check("max-autotune")  # records nothing
 
 
+def test_what_a_compiler_did_instead_is_said_in_so_many_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def said(script: str) -> str:
+        place = tmp_path / "g++"
+        place.write_text(f"#!/bin/sh\n{script}\n")
+        place.chmod(0o700)
+        with pytest.raises(build._CompilerFailed) as failed:
+            build._run([str(place), "-c", "-o", "/a/b.o"])
+        return str(failed.value).replace(str(place), "g++")
+
+    assert said("exit 3") == "`g++ … -o b.o` ended with status 3 and said:\nnothing"
+    assert said("for n in 1 2; do echo line $n >&2; done; exit 1").endswith("said:\nline 1\nline 2")
+    assert said("echo noise >&2; echo an error >&2; exit 1").endswith("said:\nan error")
+    many = said("for n in $(seq 13); do echo error $n >&2; done; exit 1").splitlines()
+    assert (len(many), many[-1]) == (13, "error 12")
+    with pytest.raises(build._CompilerFailed, match=r"`.*nobody … -o b\.o` cannot be run: "):
+        build._run([str(tmp_path / "nobody"), "-o", "/a/b.o"])
+    monkeypatch.setattr(build, "TIME_LIMIT_S", 0.01)
+    assert said("exec sleep 5") == "`g++ … -o b.o` took longer than 0.01 s."
+    build._run(["true"])
+
+
+def test_the_extension_is_built_on_linux_for_a_torch_that_has_its_library(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(build, "_torch", lambda: tmp_path)
+    with pytest.raises(build.Unavailable, match=r"links to .*/lib/libtorch_cpu\.so, which is not there"):
+        build._library()
+    monkeypatch.setattr(build.sys, "platform", "darwin")
+    with pytest.raises(build.Unavailable, match="is built on Linux only; this is darwin"):
+        build._library()
+
+
 def test_a_compiler_that_fails_is_asked_once_and_its_words_are_kept(
     empty_cache: Path, compiler: Callable[[str], Path]
 ) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import attrs
 import pytest
 import torch
 
@@ -183,3 +184,43 @@ def test_what_the_native_replayer_cannot_time_gives_no_table(monkeypatch: pytest
     monkeypatch.setattr(calibration, "SAMPLES", ((small, (4,)),))
     monkeypatch.setattr(calibration, "clocked_twice", refused)
     assert calibration.measure() is None
+
+
+def test_calibrating_again_measures_each_number_of_threads_that_is_known_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    before = torch.get_num_threads()
+    asked: list[int] = []
+
+    def calibrate() -> CostTable | None:
+        asked.append(torch.get_num_threads())
+        return None if asked[-1] == 3 else attrs.evolve(TABLE, threads=asked[-1])
+
+    kept = [attrs.evolve(TABLE, threads=threads) for threads in (3, 2, before)]
+    monkeypatch.setattr(tables, "kept", lambda: kept)
+    monkeypatch.setattr(calibration, "calibrate", calibrate)
+    assert [table.threads for table in calibration.calibrate_again()] == sorted({2, before})
+    assert asked == sorted({2, 3, before})
+    assert torch.get_num_threads() == before
+
+    def fails() -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(calibration, "calibrate", fails)
+    with pytest.raises(KeyboardInterrupt):
+        calibration.calibrate_again()
+    assert torch.get_num_threads() == before
+
+
+@pytest.mark.parametrize(("threads", "words"), [(1, "1 thread, once"), (2, "2 threads, once")])
+def test_what_is_measured_is_said_and_kept_where_there_is_something(
+    threads: int, words: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
+    kept: list[CostTable] = []
+    monkeypatch.setattr(tables, "keep", kept.append)
+    for made in (TABLE, None):
+        monkeypatch.setattr(calibration, "measure", lambda made=made: made)
+        assert calibration.calibrate() is made
+    assert kept == [TABLE]
+    assert f"npucompose: measuring kernels on {words} …" in capsys.readouterr().err

@@ -74,6 +74,8 @@ MADE: dict[str, str] = {
         f"{CPP}  input 0: FakeTensor(..., size=())",
         f"{CPP}  input 1: FakeTensor(..., device='npu:0', size=(u0, 8))",
         f"{CPP}  input 2: 7",
+        f"{CPP}  input 3: FakeTensor(..., size=(s1,))",
+        f"{CPP}  input 4: FakeTensor(..., size=(s1 , ))",
     ),
     "static_inputs_only.log": lines(f"{CPP} compiler inputs", f"{CPP}  input 0: FakeTensor(..., size=(4, 8))"),
     "plog_slots_and_repeats.log": lines(

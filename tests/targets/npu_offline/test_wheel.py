@@ -5,16 +5,20 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import subprocess
 import zipfile
 from importlib import metadata
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+from attrs import evolve
 
 from npucompose import private
 from npucompose.cli import main
 from npucompose.errors import ConfigError, FetchError
-from npucompose.targets.npu_offline import wheel
+from npucompose.targets.npu_offline import option_trees, wheel
 from npucompose.targets.npu_offline.wheel import (
     PINS,
     Pin,
@@ -291,3 +295,116 @@ def test_a_tree_that_others_could_have_written_is_not_believed_and_fetched_anew(
     assert not fetch(pin)[1]
     assert locate() == tree
     assert not (tree / "torch_npu" / "sitecustomize.py").exists()
+
+
+def pip(monkeypatch: pytest.MonkeyPatch, returncode: int = 0, stderr: str = "", leaves: tuple[str, ...] = ()) -> None:
+    """pip ends so, and leaves these files."""
+
+    def run(command: list[str], **options: Any) -> Any:
+        folder = Path(command[command.index("--dest") + 1])
+        for name in leaves:
+            (folder / name).write_text("no zip")
+        return SimpleNamespace(returncode=returncode, stderr=stderr, stdout="")
+
+    monkeypatch.setattr(wheel, "subprocess", SimpleNamespace(run=run, TimeoutExpired=subprocess.TimeoutExpired))
+
+
+PIN = Pin(version="2.13.0", python="3.11", architecture="x86_64", file="a.whl", sha256=hashlib.sha256(b"x").hexdigest())
+UNPINNED = Pin(version="9.9", python="3.11", architecture="aarch64", file=None, sha256=None)
+
+
+@pytest.mark.parametrize(
+    ("pin", "ends", "said"),
+    [
+        (PIN, {}, "pip was asked for a.whl and downloaded nothing."),
+        (PIN, {"leaves": ("c.whl", "b.whl")}, "pip was asked for a.whl and downloaded b.whl, c.whl."),
+        (UNPINNED, {"leaves": ("other-1.whl",)}, "pip was asked for None and downloaded other-1.whl."),
+        (evolve(PIN, sha256=None), {"leaves": ("a.whl",)}, "a.whl is not a wheel: File is not a zip file."),
+        (PIN, {"returncode": 1, "stderr": "No module named pip"}, "-m ensurepip`, then `"),
+        (PIN, {"returncode": 1, "stderr": ""}, "pip cannot download a.whl: it said nothing. Is there a network"),
+        (PIN, {"returncode": 1, "stderr": "ERROR: first\nERROR: last (from versions: 1.0, 2.0)\nWARNING: later\n"},
+         "pip cannot download a.whl: last. Is there a network"),
+        (UNPINNED, {"returncode": 1, "stderr": "ERROR: no (from versions: none)"},
+         "pip cannot download torch_npu 9.9 for Python 3.11 on aarch64: no. Is there"),
+    ],
+)  # fmt: skip
+def test_what_pip_did_instead_is_said(
+    pin: Pin, ends: dict[str, Any], said: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    pip(monkeypatch, **ends)
+    with pytest.raises(FetchError) as refused:
+        fetch(pin)
+    assert said in str(refused.value)
+    assert list((tmp_path / "cache" / "torch_npu").iterdir()) == []
+
+
+def test_a_version_that_the_index_has_not_is_told_with_those_that_it_has(monkeypatch: pytest.MonkeyPatch):
+    pip(monkeypatch, 1, "ERROR: Could not find it (from versions: 2.6.0, 2.7.1.post1, strange)\n")
+    with pytest.raises(ConfigError) as refused:
+        fetch(UNPINNED)
+    assert str(refused.value) == (
+        "unknown torch_npu version '9.9' @ --version. Choices: 2.6.0, 2.7.1.post1. These are what pip's index has for "
+        "Python 3.11 on aarch64."
+    )
+
+
+def test_a_pip_that_takes_too_long_is_left(monkeypatch: pytest.MonkeyPatch):
+    def run(command: list[str], *, timeout: float, **options: Any) -> Any:
+        raise subprocess.TimeoutExpired(command, timeout)
+
+    monkeypatch.setattr(wheel, "subprocess", SimpleNamespace(run=run, TimeoutExpired=subprocess.TimeoutExpired))
+    with pytest.raises(
+        FetchError, match=rf"pip had not downloaded torch_npu 2\.13\.0 after {wheel.TIME_LIMIT_S:g} s\."
+    ):
+        fetch(PIN)
+
+
+def test_a_cache_that_cannot_be_written_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    def make(folder: Path, below: Path) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(wheel.private, "make", make)
+    with pytest.raises(FetchError, match=r"torch_npu 2\.13\.0 cannot be unpacked into .*Permission denied"):
+        fetch(PIN)
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_a_tree_that_another_process_put_there_is_as_good(there: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    def rename(old: Path, new: Path) -> None:
+        if there:
+            unpacked(new)
+        raise OSError("it is there")
+
+    monkeypatch.setattr(wheel.os, "rename", rename)
+    whole = unpacked(tmp_path / "whole")
+    if there:
+        wheel._put(whole, tmp_path / "tree")
+        assert version(tmp_path / "tree") == "2.13.0"
+        return
+    with pytest.raises(OSError, match="it is there"):
+        wheel._put(whole, tmp_path / "tree")
+
+
+@pytest.mark.parametrize("text", [None, "", "version = '2.13.0'"])
+def test_a_folder_without_a_version_is_no_wheel(text: str | None, tmp_path: Path):
+    (tmp_path / "torch_npu").mkdir()
+    if text is not None:
+        (tmp_path / "torch_npu" / "version.py").write_text(text)
+    with pytest.raises(
+        ConfigError, match=r"is not an unpacked torch_npu wheel: it has no .*version\.py with a version"
+    ):
+        version(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("status", "stderr", "said"),
+    [(1, "Traceback\nImportError: no such thing\n", "ImportError: no such thing"), (3, "", "exit status 3")],
+)
+def test_option_trees_that_cannot_be_read_are_one_sentence(
+    status: int, stderr: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    ended = SimpleNamespace(returncode=status, stderr=stderr, stdout="")
+    monkeypatch.setattr(option_trees, "subprocess", SimpleNamespace(run=lambda *command, **options: ended))
+    with pytest.raises(ConfigError) as refused:
+        option_trees.read_tree(tmp_path)
+    assert str(refused.value) == f"the option trees of {tmp_path} cannot be read: {said}"
