@@ -59,13 +59,17 @@ def test_only_settings_of_threads_that_are_set_are_named(monkeypatch: pytest.Mon
 
 
 def test_full_collections_are_put_off_inside_and_as_before_after() -> None:
-    before = gc.get_threshold()
-    with pytest.raises(ValueError, match="so"), full_collections_put_off():
+    @full_collections_put_off()
+    def act() -> None:
         with full_collections_put_off():
             pass
         assert gc.get_threshold()[:2] == before[:2]
         assert gc.get_threshold()[2] > 1_000_000
         raise ValueError("so")
+
+    before = gc.get_threshold()
+    with pytest.raises(ValueError, match="so"):
+        act()
     assert gc.get_threshold() == before
 
 

@@ -147,7 +147,9 @@ def test_constants_that_nobody_uses_are_let_go(model: nn.Module, monkeypatch: py
     assert moves == [2]
 
 
-def test_times_are_taken_from_no_cache_of_inductors_nor_graphs_where_all_is_measured_anew(monkeypatch: pytest.MonkeyPatch):
+def test_times_are_taken_from_no_cache_of_inductors_nor_graphs_where_all_is_measured_anew(
+    monkeypatch: pytest.MonkeyPatch,
+):
     asked: list[dict[str, Any]] = []
 
     def compile_fx(graph: Any, inputs: Any, *, inner_compile: Any, config_patches: dict[str, Any]) -> Any:
