@@ -28,7 +28,7 @@ from npucompose.targets import inductor_cache, unfused
 from npucompose.targets.aot import changed_by_a_plain_wrapper
 from npucompose.targets.in_place import ScatterInPlace
 from npucompose.targets.inductor_choices import choosing
-from npucompose.targets.inductor_flags import IDENTITY, registers_used
+from npucompose.targets.inductor_kernels import IDENTITY, made_our_way
 from npucompose.targets.kept_code import KeptCode
 from npucompose.targets.weight_digest import digest_of
 
@@ -101,7 +101,7 @@ def through_inductor(
         "joint_custom_pre_pass": first,
         "post_grad_custom_post_pass": _after_the_callers(ScatterInPlace(digest or "")),
     }
-    # Times that Inductor keeps are of kernels that were built with other flags (Note [Sums of a product …]); what wins
+    # Times that Inductor keeps are of kernels that were made in another way (inductor_kernels); what wins
     # here is remembered by `winners`.
     measured = {} if winners is None else {"autotune_local_cache": False}
     if winners is not None and winners.measuring == "always":
@@ -114,7 +114,7 @@ def through_inductor(
     )  # fmt: skip
     # Boxed or not, it is called with the graph's inputs: Inductor's type says which and torch.compile does not care.
     quick = inductor_cache.quick(keyed=digest is not None)
-    with functorch_config.patch(enable_autograd_cache=False), quick, registers_used():
+    with functorch_config.patch(enable_autograd_cache=False), quick, made_our_way():
         compiled: Any = compile_fx(graph_module, list(example_inputs), inner_compile=inner, config_patches=settings)
     return compiled if watch is None else _holding(watch, compiled)
 

@@ -1,0 +1,112 @@
+"""Inductor's kernels: the sums of a product stay in registers, and a small product on one thread."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import sympy
+import torch
+from torch._inductor import cpp_builder
+
+import npucompose
+from npucompose.machine import compiler
+from npucompose.targets.inductor_kernels import GCC, made_our_way
+
+FLAGS = [f"-{flag}" for flag in GCC]
+
+
+def ours(compiler: str) -> list[str]:
+    """Of the flags that Inductor gives a compiler."""
+    found: list[str] = cpp_builder._get_os_related_cpp_cflags(compiler)
+    return [f"-{flag}" for flag in found if f"-{flag}" in FLAGS]
+
+
+def test_gcc_is_given_the_flags_inside_only_and_clang_never() -> None:
+    assert ours("g++") == []
+    with made_our_way():
+        assert ours("/usr/bin/g++-13") == ours("g++") == FLAGS
+        assert ours("clang++") == []
+    assert ours("g++") == []
+
+
+@pytest.mark.skipif("g++" not in str(compiler()), reason="the flags are for g++")
+def test_a_model_s_kernels_are_built_with_them(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("NPUCOMPOSE_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "inductor"))
+    commands: list[str] = []
+    told = cpp_builder.CppBuilder.get_command_line
+
+    def noted(builder: Any) -> str:
+        commands.append(told(builder))
+        return commands[-1]
+
+    monkeypatch.setattr(cpp_builder.CppBuilder, "get_command_line", noted)
+    torch._dynamo.reset()
+    model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Softplus()).eval()
+    x = torch.ones(2, 8)
+    with torch.no_grad():
+        found = npucompose.compile(model, "mode=max-autotune", "inductor.replay=wrapper")(x)
+        torch.testing.assert_close(found, model(x))
+    kernels = [command for command in commands if ".main." in command or "CPU_CAPABILITY" in command]
+    assert kernels
+    assert all(flag in command for command in kernels for flag in FLAGS)
+
+
+@pytest.fixture
+def counted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The threads that Inductor counts for each product, of two."""
+    from torch._inductor.codegen import cpp_gemm_template
+
+    seen: list[int] = []
+
+    def add_choices(cls: Any, choices: Any, layout: Any, operands: Any, **named: Any) -> str:
+        assert cls is cpp_gemm_template.CppGemmTemplate
+        assert choices == ["a choice"]
+        seen.append(cpp_gemm_template.parallel_num_threads())
+        return f"{len(operands)} operands, {named}"
+
+    monkeypatch.setattr(cpp_gemm_template, "parallel_num_threads", lambda: 2)
+    monkeypatch.setattr(cpp_gemm_template.CppGemmTemplate, "add_choices", classmethod(add_choices))
+    return seen
+
+
+def asked(rows: Any, inner: int, columns: int, *others: tuple[int, ...], **named: Any) -> Any:
+    from torch._inductor.codegen.cpp_gemm_template import CppGemmTemplate
+
+    sizes = [(rows, inner), *others, (inner, columns)]
+    operands = [SimpleNamespace(get_size=lambda given=given: given) for given in sizes]
+    return CppGemmTemplate.add_choices(["a choice"], SimpleNamespace(size=(rows, columns)), operands, **named)  # type: ignore[call-arg]
+
+
+@pytest.mark.parametrize(
+    ("sizes", "threads"),
+    [
+        pytest.param((64, 64, 64), 1, id="small"),
+        pytest.param((127, 64, 64), 1, id="just small"),
+        pytest.param((128, 64, 64), 2, id="a million operations"),
+        pytest.param((1, 127, 128), 1, id="a row by a small matrix"),
+        pytest.param((1, 128, 128), 2, id="a row by a matrix that takes longer to read"),
+        pytest.param((sympy.Symbol("s0"), 64, 64), 2, id="a number of rows that is a symbol"),
+    ],
+)
+def test_a_small_product_is_left_to_one_thread(sizes: Any, threads: int, counted: list[int]) -> None:
+    with made_our_way():
+        assert asked(*sizes) == "2 operands, {}"
+    assert counted == [threads]
+
+
+def test_packed_weights_are_not_what_a_small_product_reads(counted: list[int]) -> None:
+    with made_our_way():
+        asked(64, 64, 64, (1_459_233, 1), input_indices=[0, 2])
+        asked(64, 64, 64, (1_459_233, 1))
+    assert counted == [1, 2]
+
+
+def test_afterwards_every_product_is_shared(counted: list[int]) -> None:
+    with made_our_way():
+        pass
+    asked(8, 8, 8)
+    assert counted == [2]
