@@ -13,7 +13,7 @@ from torch._inductor import cpp_builder
 
 import npucompose
 from npucompose.machine import compiler
-from npucompose.targets.inductor_kernels import GCC, made_our_way
+from npucompose.targets.inductor_kernels import GCC, cpp_gemm_template, made_our_way
 
 FLAGS = [f"-{flag}" for flag in GCC]
 
@@ -58,8 +58,6 @@ def test_a_model_s_kernels_are_built_with_them(monkeypatch: pytest.MonkeyPatch, 
 @pytest.fixture
 def counted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The threads that Inductor counts for each product, of two."""
-    from torch._inductor.codegen import cpp_gemm_template
-
     seen: list[int] = []
 
     def add_choices(cls: Any, choices: Any, layout: Any, operands: Any, **named: Any) -> str:
@@ -74,11 +72,11 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 def asked(rows: Any, inner: int, columns: int, *others: tuple[int, ...], **named: Any) -> Any:
-    from torch._inductor.codegen.cpp_gemm_template import CppGemmTemplate
-
     sizes = [(rows, inner), *others, (inner, columns)]
     operands = [SimpleNamespace(get_size=lambda given=given: given) for given in sizes]
-    return CppGemmTemplate.add_choices(["a choice"], SimpleNamespace(size=(rows, columns)), operands, **named)  # type: ignore[call-arg]
+    return cpp_gemm_template.CppGemmTemplate.add_choices(
+        ["a choice"], SimpleNamespace(size=(rows, columns)), operands, **named
+    )  # type: ignore[call-arg]
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,8 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from torch._inductor import cpp_builder
+from torch._inductor import cpp_builder, select_algorithm  # noqa: F401  before the template, which its users import
+from torch._inductor.codegen import cpp_gemm_template
 
 from npucompose.targets.inductor_cache import replaced
 
@@ -57,19 +58,18 @@ def _registers_used() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _small_ones_on_one_thread() -> Iterator[None]:
-    from torch._inductor.codegen import cpp_gemm_template  # not at import: it needs all of Inductor's lowerings
-
-    add = cpp_gemm_template.CppGemmTemplate.__dict__["add_choices"].__func__
+    module: Any = cpp_gemm_template
+    add = module.CppGemmTemplate.__dict__["add_choices"].__func__
 
     def add_choices(
         cls: Any, choices: list[Any], layout: Any, operands: Sequence[Any], *more: Any, **named: Any
     ) -> Any:
         used = [operands[place] for place in named.get("input_indices") or range(len(operands))]
-        alone = replaced(cpp_gemm_template, "parallel_num_threads", lambda: 1)
+        alone = replaced(module, "parallel_num_threads", lambda: 1)
         with alone if _is_small(layout, used) else contextlib.nullcontext():
             return add(cls, choices, layout, operands, *more, **named)
 
-    with replaced(cpp_gemm_template.CppGemmTemplate, "add_choices", classmethod(add_choices)):
+    with replaced(module.CppGemmTemplate, "add_choices", classmethod(add_choices)):
         yield
 
 
