@@ -1,4 +1,4 @@
-"""What our own process asks an installed vLLM and prints of its answer: a stand-in answers."""
+"""What our own process asks an installed vLLM and prints of its answer: a module of that name answers."""
 
 from __future__ import annotations
 

@@ -75,7 +75,7 @@ def act_check(arguments: argparse.Namespace) -> int:
 
 def profile_of(files: Sequence[str], soc: str) -> Profile:
     known = soc_of(soc)
-    assert known is not None, "only None names nothing"
+    assert known is not None
     read: list[KernelTimes] = []
     for file in files:
         times = read_artefact(file).times
