@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from npucompose.graphs import Snapshot, drawing
 from npucompose.graphs.describe import op_name
 from npucompose.graphs.drawing import node_table
+from npucompose.graphs.matching import packet_of
 from npucompose.results.drawing import GraphDrawing
 from npucompose.results.streams import StreamAssignment, StreamEvent
 from npucompose.table.structure import facts_of, of_facts
@@ -107,3 +109,15 @@ def test_sizes_that_are_symbols_count_with_their_hints() -> None:
     graph = make_fx(lambda x: (x * 2).relu().sum(), tracing_mode="symbolic")(torch.ones(6, 4)).graph
     alive = node_table(Snapshot.from_graph(graph)).alive
     assert max(alive) == 2 * 6 * 4 * 4
+
+
+def test_a_size_that_nothing_is_known_of_counts_as_nothing() -> None:
+    def symbol(hint: int | None) -> Any:
+        return SimpleNamespace(node=SimpleNamespace(has_hint=lambda: hint is not None, hint=hint))
+
+    assert [drawing._hint(size) for size in (8, symbol(16), symbol(None))] == [8, 16, 0]
+
+
+def test_only_operators_have_a_packet() -> None:
+    assert packet_of("aten.relu") is torch.ops.aten.relu
+    assert [packet_of(name) for name in ("aten.name", "aten.no_such_operator", "loaded_libraries.add")] == [None] * 3

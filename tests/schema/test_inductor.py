@@ -112,6 +112,7 @@ def test_every_way_to_declare_an_option_is_read():
     assert (found["m"].default, found["k"].default) == ("'a' if a else None", "int(os.environ.get('K', '1'))")
     assert found["two.z"].path == "two.z"
     assert read("# first line\na = 1\n# last line")["a"].doc == "first line"
+    assert read('a: Literal["x", -1] = "x"')["a"].choices == ("x",)
 
 
 def made(path: str, *kinds: str, choices: Any = (), doc: str = "doc") -> InductorOption:

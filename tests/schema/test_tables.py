@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from types import NoneType
 from typing import Any, get_args, get_type_hints
 
@@ -20,7 +20,7 @@ import npucompose.table
 import npucompose.vendor
 from npucompose.models import MODELS
 from npucompose.passes import PASSES
-from npucompose.table.options import _in_literal, choices_of_field
+from npucompose.table.options import _in_literal, choices_of_field, free_mappings
 from npucompose.targets import TARGETS
 from npucompose.vendor.option_specs import OptionSpec, shown
 from npucompose.vendor.versions import every_leaf
@@ -108,3 +108,23 @@ def row(leaf: OptionSpec) -> str:
 
 def test_every_leaf_of_torchair_takes_what_was_reviewed(golden: Golden) -> None:
     golden("schema/leaves.txt", "".join(f"{row(leaf)}\n" for leaf in every_leaf().values()))
+
+
+@attrs.frozen
+class Inner:
+    of_any: Mapping[str, Any] = attrs.field(factory=dict)
+
+
+@attrs.frozen
+class WithMappings:
+    plain: Mapping[str, int] = attrs.field(factory=dict)
+    perhaps: Mapping[str, int] | None = None
+    of_perhaps: Mapping[str, Inner | None] = attrs.field(factory=dict)
+    inner: Inner | None = None
+    number: int = 0
+
+
+def test_a_key_of_a_mapping_is_one_word_where_no_value_of_it_has_keys() -> None:
+    assert free_mappings(WithMappings) == {
+        "plain": True, "perhaps": True, "of_perhaps": False, "inner.of_any": False,
+    }  # fmt: skip

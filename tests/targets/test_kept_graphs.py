@@ -127,6 +127,14 @@ def test_another_winner_lets_nothing_be_found():
     assert not found(kept_by())
 
 
+def test_what_is_loaded_says_who_won_it():
+    known, later = Winners(), kept_by()
+    known.keep(Winner(key="graph_1", winner="fused", by="measured", times_us={"fused": 1.0, "unfused": 2.0}))
+    keep(known)
+    assert found(later)
+    assert later.winners.found["graph_1"].winner == "fused"
+
+
 def test_nothing_is_found_where_the_machine_has_forgotten_the_winner():
     known = Winners()
     known.found["graph_1"] = Winner(key="graph_1", winner="fused", by="measured", times_us={"fused": 1.0})
