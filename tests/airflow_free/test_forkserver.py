@@ -84,8 +84,8 @@ def test_the_boot_line_loads_what_is_wanted_freezes_it_and_serves(
         forkserver, "_Server", lambda connection: served.append(connection) or SimpleNamespace(serve=serve)
     )
     monkeypatch.setattr(forkserver, "leave_a_trace", noting(calls, "trace"))
-    monkeypatch.setattr(gc, "collect", noting(calls, "collect"))
-    monkeypatch.setattr(gc, "freeze", noting(calls, "freeze"))
+    for name in ("disable", "collect", "enable", "freeze"):
+        monkeypatch.setattr(gc, name, noting(calls, name))
     monkeypatch.setattr(sys, "stdout", SimpleNamespace(flush=noting(calls, "out")))
     monkeypatch.setattr(sys, "stderr", SimpleNamespace(flush=noting(calls, "err")))
     monkeypatch.setattr(sys, "argv", ["x", "[]", str(handle), json.dumps(["colorsys", "made_for_this_test:deep.read"])])
@@ -93,7 +93,8 @@ def test_the_boot_line_loads_what_is_wanted_freezes_it_and_serves(
     with pytest.raises(Ended) as ended:
         forkserver.main()
     assert ended.value.args == (0,)
-    assert calls == [("trace",), ("read",), ("collect",), ("freeze",), ("serve",), ("out",), ("err",)]
+    loads, serves = [("disable",), ("read",), ("collect",), ("enable",), ("freeze",)], [("serve",), ("out",), ("err",)]
+    assert calls == [("trace",), *loads, *serves]
     assert "colorsys" in sys.modules
     assert (served[0].fileno(), served[0].get_inheritable()) == (handle, False)
     served[0].close()
