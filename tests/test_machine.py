@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from npucompose import machine
 from npucompose.machine import THREAD_VARIABLES, Attendance, cpu_quota, full_collections_put_off, thread_settings
 
 
@@ -91,3 +92,24 @@ def test_of_two_threads_the_last_one_out_allows_full_collections_again() -> None
     thread.join(60)
     assert left.is_set()
     assert gc.get_threshold() == before
+
+
+def test_threads_come_in_and_leave_one_after_the_other() -> None:
+    lock, inside, left = machine._full_collections._lock, threading.Event(), threading.Event()
+
+    def other() -> None:
+        with full_collections_put_off():
+            inside.set()
+            assert held.wait(60)
+        left.set()
+
+    held, thread = threading.Event(), threading.Thread(target=other)
+    with lock:
+        thread.start()
+        assert not inside.wait(0.1)
+    assert inside.wait(60)
+    with lock:
+        held.set()
+        assert not left.wait(0.1)
+    thread.join(60)
+    assert left.is_set()
