@@ -194,7 +194,7 @@ _full_collections = _FullCollections()
 def full_collections_put_off() -> Iterator[None]:
     """No automatic collection of the oldest generation inside; the younger ones are collected as ever. Nests.
 
-    For what loads modules and compiles: a million objects come to stay, after every quarter more of them Python goes
+    For what loads modules and compiles: 580,000 objects come to stay, after every quarter more of them Python goes
     through all, and that takes a third of the time to the first replay of a small model. From Python 3.14 on, whose
     collector works by pieces, it changes nothing.
     """

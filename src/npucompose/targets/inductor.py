@@ -101,8 +101,8 @@ def through_inductor(
         "joint_custom_pre_pass": first,
         "post_grad_custom_post_pass": _after_the_callers(ScatterInPlace(digest or "")),
     }
-    # Times that Inductor keeps are of kernels that were made in another way (inductor_kernels); what wins
-    # here is remembered by `winners`.
+    # Times that Inductor keeps are of kernels that were made in another way (inductor_kernels); what wins here is
+    # remembered by `winners`.
     measured = {} if winners is None else {"autotune_local_cache": False}
     if winners is not None and winners.measuring == "always":
         measured["fx_graph_cache"] = False
