@@ -10,7 +10,6 @@ __version__ = "0.1.0"
 VERIFIED_TORCH: tuple[str, ...] = ("2.11.0", "2.13.0")
 VERIFIED_TORCH_NPU: tuple[str, ...] = ("2.13.0",)
 """On which execution is proven: the whole of TorchAir's Python, on the simulated runtime."""
-CUDA_UNPROVEN = "CUDA graphs were written without a GPU at hand and never run on one: `make test-cuda` proves them."
 
 
 def torch_warning(version: str | None) -> str | None:

@@ -44,7 +44,7 @@ def test_a_device_that_torch_was_not_built_for_is_named():
 def test_a_cuda_device_makes_the_target_usable():
     cuda = by_name(doctor.targets(evolve(TORCH, cuda_build="12.8", cuda_devices=("H200",)), MACHINE))["cuda"]
     assert cuda.usable
-    assert cuda.has.startswith("H200, CUDA 12.8. CUDA graphs were written without a GPU at hand")
+    assert cuda.has == "H200, CUDA 12.8"
 
 
 def test_without_a_compiler_the_cpu_target_is_usable_and_says_which_mode_is_not():

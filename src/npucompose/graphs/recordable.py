@@ -14,7 +14,7 @@ import torch
 from torch import fx
 from torch._ops import HigherOrderOperator, OpOverload
 
-from npucompose.graphs.effects import AUTO_FUNCTIONALIZED, is_functional_call, is_host, tensors_in
+from npucompose.graphs.effects import AUTO_FUNCTIONALIZED, control, is_functional_call, is_host, tensors_in
 from npucompose.graphs.matching import model_line
 from npucompose.results.graphs import Outside
 
@@ -130,7 +130,12 @@ def _masked(op: OpOverload, args: Any) -> bool:
 
 
 def _elsewhere(node: fx.Node, device: str) -> str | None:
-    """A kernel on another device, or one that reads from there: a copy between devices makes the host wait."""
+    """A kernel on another device, or one that reads from there: a copy between devices makes the host wait.
+
+    What steers streams is no kernel, whatever device the tensor is on that stands for its event.
+    """
+    if control(node) is not None:
+        return None
     values = [node.meta.get("val"), *(source.meta.get("val") for source in node.all_input_nodes)]
     kinds = {tensor.device.type for value in values for tensor in tensors_in(value)}
     others = sorted(kinds - {device})

@@ -21,7 +21,7 @@ from attrs import asdict, field, frozen
 from npucompose import private
 from npucompose.machine import CACHE_VARIABLE, cache_dir, compiler, cpu_model, usable_cores
 from npucompose.report.kernel_times import KernelTimes, in_words, kernel_times
-from npucompose.version import CUDA_UNPROVEN, VERIFIED_TORCH, torch_warning
+from npucompose.version import VERIFIED_TORCH, torch_warning
 
 PACKAGES = ("torch", "torch_npu", "numpy", "hydra-core", "omegaconf", "attrs", "cattrs", "rich", "triton")
 EXTRAS: Mapping[str, tuple[str, ...]] = {
@@ -233,9 +233,7 @@ def targets(torch: Torch, machine: Machine) -> tuple[Usable, ...]:
             usable=not (no_torch or no_cuda),
             needs="torch built for CUDA and an NVIDIA device",
             lacks=no_torch or no_cuda,
-            has=""
-            if no_torch or no_cuda
-            else f"{', '.join(torch.cuda_devices)}, CUDA {torch.cuda_build}. {CUDA_UNPROVEN}",
+            has="" if no_torch or no_cuda else f"{', '.join(torch.cuda_devices)}, CUDA {torch.cuda_build}",
         ),
         Usable(name="null_device", usable=not no_torch, needs="torch", lacks=no_torch),
         _torchair("npu", "torch_npu, CANN and a device"),

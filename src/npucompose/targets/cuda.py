@@ -1,11 +1,11 @@
-"""An NVIDIA GPU: reduce-overhead is a CUDA graph of our FX graph, max-autotune is Inductor."""
+"""An NVIDIA GPU: reduce-overhead is a CUDA graph of our FX graph, max-autotune one of Inductor's code."""
 
 from __future__ import annotations
 
 import shutil
 import subprocess
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, ClassVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import attrs
 from attrs import frozen
@@ -23,14 +23,15 @@ from npucompose.replay.interface import (
 from npucompose.schema.capabilities import Capabilities
 from npucompose.table.options import option
 from npucompose.targets.base import TORCH_COMPILE, ModeSupport, Profiler, Target, placed_on
-from npucompose.version import CUDA_UNPROVEN
 
 if TYPE_CHECKING:
     from torch import fx
 
     from npucompose.models.base import Built
+    from npucompose.replay.cuda.code import HowOften
     from npucompose.replay.cuda.device import SharedPool
     from npucompose.results.graphs import Partition
+    from npucompose.targets.compilation import Backend
 
 
 @frozen(kw_only=True)
@@ -42,7 +43,7 @@ class CudaTarget(Target):
     device_variable: ClassVar[str | None] = "CUDA_VISIBLE_DEVICES"
     runs_plain: ClassVar[bool] = True
     modes: ClassVar[Mapping[str, ModeSupport]] = {
-        "max-autotune": ModeSupport(fuses=True, trains=True),
+        "max-autotune": ModeSupport(fuses=True, replays_fused=True, trains=True),
         "reduce-overhead": ModeSupport(captures=True, options=CACHE_OPTIONS["reduce-overhead"].supported),
         "eager": ModeSupport(compiles=False),
     }
@@ -56,9 +57,6 @@ class CudaTarget(Target):
         return Capabilities(
             target=self.name, mode=mode, device=f"cuda:{self.index}", captures=self.support(mode).captures
         )
-
-    def warnings(self, mode: str) -> tuple[str, ...]:
-        return (CUDA_UNPROVEN,) if self.support(mode).captures else ()
 
     @property
     def device_index(self) -> int:
@@ -100,21 +98,34 @@ class CudaTarget(Target):
 
         return SharedPool(Cuda(self.index)) if self.pool == "model" else None
 
+    def compile(
+        self, backend: Backend, graph_module: fx.GraphModule, example_inputs: Sequence[Any]
+    ) -> Callable[..., Any]:
+        if not self.support(backend.mode).fuses:
+            return super().compile(backend, graph_module, example_inputs)
+        from npucompose.targets import inductor
+        from npucompose.targets.captured_inductor import CapturingRecorder
+
+        recorder = CapturingRecorder(backend=backend, how=self._how) if backend.records else None
+        return inductor.through_inductor(backend, graph_module, example_inputs, recorder=recorder)
+
     def lower(self, request: LowerRequest) -> Lowered:
-        from npucompose.replay.cuda.device import Cuda
-        from npucompose.replay.cuda.recording import CudaCache
+        from npucompose.replay.cuda.cache import CudaCache
         from npucompose.replay.front.graph_cache import lowered
 
+        return lowered(CudaCache(request, **self._how(request)), "cuda")
+
+    def _how(self, request: LowerRequest) -> HowOften:
+        from npucompose.replay.cuda.device import Cuda
+
         capture_limit, clone_output = CACHE_OPTIONS[request.mode].values(request.options)
-        cache = CudaCache(
-            request,
-            device=Cuda(self.index),
-            capture_limit=capture_limit,
-            clone_output=clone_output,
-            when_full=self.when_full,
-            partial=request.partial,
-        )
-        return lowered(cache, "cuda")
+        return {
+            "device": Cuda(self.index),
+            "capture_limit": capture_limit,
+            "clone_output": clone_output,
+            "when_full": self.when_full,
+            "partial": request.partial,
+        }
 
     def profiler(self) -> Profiler:
         return attrs.evolve(super().profiler(), activities=("CPU", "CUDA"))

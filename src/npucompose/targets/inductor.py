@@ -58,6 +58,8 @@ class Subject:
     """Ids of the weights that the graph has as inputs all the same."""
     changed: tuple[torch.Tensor | int, ...] | None = None
     """What AOTAutograd's wrapper does around the graph (`changed_by_a_plain_wrapper`)."""
+    graph_module: fx.GraphModule
+    """As the passes left it; Inductor changes it while it compiles."""
     unfused: Callable[[], fx.GraphModule]
     """The same graph with nothing taken apart or fused, called in the same way; raises `unfused.Untraced`. To be asked
     for while the graph is compiled."""
@@ -169,6 +171,7 @@ class _InnerCompile:
             watch=self.watch if freezes else None,
             unfrozen=frozenset(_kept()),
             changed=changed_by_a_plain_wrapper(),
+            graph_module=aot,
             unfused=partial(self.unfused, aot),
         )
 

@@ -1,4 +1,4 @@
-"""The Python code that Inductor generates for a graph on the CPU, read so that it can be recorded.
+"""The Python code that Inductor generates for a graph, read so that it can be recorded.
 
 All that is internal to torch's Inductor in this stands here: where a compiled graph has its module, by which names
 generated code makes buffers and calls kernels, and how a kernel's binding lies in its library (torch 2.7 to 2.13:
@@ -32,6 +32,10 @@ METHODS = frozenset({"size", "stride", "item", "clear", "copy_"})
 KNOWN = frozenset({EMPTY, LAID}) | CHECKS | ON_NUMBERS | ERRORS
 LIBRARY = "__file__"
 BINDING = "cpp_pybinding"
+ENTRY = "call"
+"""The function that takes the list of a graph's inputs."""
+LAUNCH = ".run"
+"""By which a kernel of Triton's is started."""
 PARALLEL = "#pragma omp parallel"
 
 
@@ -102,6 +106,21 @@ class Untouched:
         return self.call(inputs)
 
 
+def launches(compiled: Any) -> int:
+    """How many kernels and operators the code that Inductor generated calls; UnreadCode where it shows none."""
+    if not hasattr(compiled, "current_callable"):
+        return 0  # as Untouched
+    try:
+        functions = [one for one in ast.walk(ast.parse(compiled.source_code)) if isinstance(one, ast.FunctionDef)]
+    except (AttributeError, SyntaxError) as error:
+        raise UnreadCode(f"has no source that can be read: {error}") from None
+    named = [one for one in functions if one.name == ENTRY]
+    if len(named) != 1:
+        raise UnreadCode(f"has {len(named)} functions of the name {ENTRY}")
+    called = [ast.unparse(node.func) for node in ast.walk(named[0]) if isinstance(node, ast.Call)]
+    return sum(name.endswith(LAUNCH) or _is_operator(name) for name in called)
+
+
 def _source(names: Mapping[str, Any]) -> ast.Module:
     try:
         with open(names["__file__"], encoding="utf-8") as file:
@@ -142,11 +161,16 @@ def _check(name: str, kernels: Mapping[str, Any]) -> None:
     root, _, last = name.rpartition(".")
     if name in kernels or name in KNOWN or root in ON_NUMBERS:
         return
-    if any(root == space or root.startswith(f"{space}.") for space in OPERATORS):
+    if _is_operator(name):
         return
     if root.isidentifier() and last in METHODS:
         return
     raise UnreadCode(f"calls {name}, of which nobody knows what it does")
+
+
+def _is_operator(name: str) -> bool:
+    root, _, _ = name.rpartition(".")
+    return any(root == space or root.startswith(f"{space}.") for space in OPERATORS)
 
 
 def _kernel(name: str, binding: Any, parameters: Sequence[str], parallel: bool) -> GeneratedKernel:

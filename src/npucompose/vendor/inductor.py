@@ -55,7 +55,7 @@ DECLARED: Mapping[str, str] = {
     "cpp.enable_unsafe_math_opt_flag": "let the compiler reorder arithmetic",
     "cpp.enable_concat_linear": "products of one operand with several weights as one",
     "cpp.enable_grouped_gemm_template": "several products of one operand in one kernel",
-    "triton.cudagraphs": "record the kernels as a CUDA graph; also without mode reduce-overhead",
+    "triton.cudagraphs": "torch's own CUDA graphs, with torch's rules for results, in the place of replay=native",
     "triton.unique_kernel_names": "kernels are called after what they compute",
 }
 """The options that the base tree has; any other of the installed torch can be set too."""
@@ -82,7 +82,7 @@ OWN: Mapping[str, OwnOption] = {
     ),
     "replay": OwnOption(
         choices=("native", "wrapper"),
-        doc="who calls the kernels: the native replayer (target=cpu), which records them, or Inductor's wrapper",
+        doc="who calls the kernels: a recording (native; a CUDA graph on cuda) or Inductor's wrapper",
         after="cpp_wrapper",
     ),
 }
@@ -165,8 +165,10 @@ class InductorOptions:
 
     @property
     def replays(self) -> bool:
-        """Whether kernels are to be recorded, where the target can: not those that Inductor's C++ calls."""
-        return self._own("replay") == "native" and not self.settings().get("cpp_wrapper")
+        """Whether kernels are to be recorded, where the target can: not those that Inductor's C++ calls, or that torch
+        itself puts into CUDA graphs."""
+        given = self.settings()
+        return self._own("replay") == "native" and not (given.get("cpp_wrapper") or given.get("triton.cudagraphs"))
 
     def _own(self, path: str) -> str:
         return self.values.get(path, OWN[path].choices[0])

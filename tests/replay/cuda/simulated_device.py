@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
+from torch import fx
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
+from npucompose.replay.cuda.device import SharedPool, Walk
+from npucompose.replay.cuda.recording import CudaRecording
 from npucompose.targets.npu_offline.simulator.recorder import WAITS_FOR_HOST, RecordedCall, tensors
 
 CPU = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)
@@ -135,6 +138,15 @@ class SimulatedDevice:
 
     def used_on(self, tensor: torch.Tensor, stream: Stream) -> None:
         self.told.append(f"{tensor.nbytes} bytes are used on {stream.name}")
+
+
+def cuda_recording(
+    module: fx.GraphModule, inputs: Sequence[Any], device: SimulatedDevice, pool: SharedPool | None = None, **said: Any
+) -> CudaRecording:
+    """Of a graph; in a pool of its own where none is given."""
+    pool = pool or SharedPool(device)  # type: ignore[arg-type]
+    walk = Walk(graph_module=module, device=device, lanes=pool.lanes)  # type: ignore[arg-type]
+    return CudaRecording(walk, inputs, device=device, pool=pool, **said)  # type: ignore[arg-type]
 
 
 class _Told(TorchDispatchMode):

@@ -12,13 +12,14 @@ import torch
 from torch import nn
 
 from npucompose.errors import CaptureError
-from npucompose.replay.cuda.device import ResultMemory, SharedPool
-from npucompose.replay.cuda.recording import CudaCache, CudaRecording
+from npucompose.replay.cuda.cache import CudaCache
+from npucompose.replay.cuda.device import ResultMemory
+from npucompose.replay.cuda.recording import CudaRecording
 from npucompose.replay.front.detached import detach_call
 from npucompose.replay.interface import LowerRequest
 from npucompose.replay.operands import same_bytes
 from tests.replay.capturing import CapturingBackend, in_threads, request, traced
-from tests.replay.cuda.simulated_device import SimulatedDevice, Stream
+from tests.replay.cuda.simulated_device import SimulatedDevice, Stream, cuda_recording
 
 
 @pytest.fixture(autouse=True)
@@ -46,7 +47,7 @@ def several(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
 def recording(function: Callable[..., Any], *inputs: Any, calls: int = 2, **options: Any) -> CudaRecording:
     """A recording that was called so often; after two calls it replays."""
     device = SimulatedDevice()
-    made = CudaRecording(traced(function, *inputs), list(inputs), device=device, pool=SharedPool(device), **options)
+    made = cuda_recording(traced(function, *inputs), list(inputs), device, **options)
     for _ in range(calls):
         made.replay(*inputs)
     return made

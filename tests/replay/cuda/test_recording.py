@@ -10,8 +10,9 @@ from attrs import evolve
 
 from npucompose import ops
 from npucompose.errors import CaptureError, SignatureError
+from npucompose.replay.cuda.cache import CudaCache
 from npucompose.replay.cuda.device import SharedPool
-from npucompose.replay.cuda.recording import CudaCache, CudaRecording
+from npucompose.replay.cuda.recording import CudaRecording
 from npucompose.replay.front.detached import detach_call
 from npucompose.replay.interface import LowerRequest
 from npucompose.replay.operands import same_bytes
@@ -19,14 +20,14 @@ from npucompose.schema.capabilities import Capabilities
 from npucompose.schema.streams import Streams
 from npucompose.streams import apply
 from tests.replay.capturing import CapturingBackend, request, traced
-from tests.replay.cuda.simulated_device import SimulatedDevice
+from tests.replay.cuda.simulated_device import SimulatedDevice, cuda_recording
 from tests.sample_graphs import mm_abs_sub
 
 
 def recorded(function: Any, *inputs: Any, **options: Any) -> tuple[CudaRecording, SimulatedDevice]:
     """A recording that has not been called yet."""
     device = SimulatedDevice()
-    made = CudaRecording(traced(function, *inputs), list(inputs), device=device, pool=SharedPool(device), **options)
+    made = cuda_recording(traced(function, *inputs), list(inputs), device, **options)
     return made, device
 
 
@@ -44,7 +45,7 @@ def test_the_first_call_runs_on_the_side_stream_and_the_second_tells_streams_and
     module = traced(mm_abs_sub, x)
     apply(module.graph, Streams(min_gain=0), Capabilities(target="cuda", mode="reduce-overhead"))
     device = SimulatedDevice()
-    captured = CudaRecording(module, [x], device=device, pool=SharedPool(device))
+    captured = cuda_recording(module, [x], device)
     assert device.told == []
     captured.replay(x)
     golden("cuda/mm_abs_sub_first.txt", "\n".join(device.told) + "\n")
@@ -98,12 +99,12 @@ def test_what_lies_elsewhere_or_depends_on_data_is_refused_at_capture() -> None:
     device, x = SimulatedDevice(), torch.randn(3)
     module, pool = traced(lambda x: (x + 1,), x), SharedPool(device)
     with pytest.raises(CaptureError, match="input 0 is on meta"):
-        CudaRecording(module, [x.to("meta")], device=device, pool=pool)
+        cuda_recording(module, [x.to("meta")], device, pool)
     x = torch.ones(3)
     module = traced(lambda x: (x.bernoulli_().nonzero(),), x)
     before = torch.get_rng_state()
     with pytest.raises(CaptureError, match=r"cannot capture aten\.nonzero"):
-        CudaRecording(module, [x], device=device, pool=pool).replay(x)
+        cuda_recording(module, [x], device, pool).replay(x)
     assert x.tolist() == [1.0] * 3
     assert torch.equal(torch.get_rng_state(), before)
 

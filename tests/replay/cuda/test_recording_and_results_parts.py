@@ -12,20 +12,21 @@ from attrs import evolve
 
 from npucompose.errors import CaptureError, SignatureError
 from npucompose.graphs import Aliases
+from npucompose.replay.cuda.cache import CudaCache
 from npucompose.replay.cuda.device import InPiece, Piece, ResultMemory, Results, SharedPool, _flat, _is_dense
-from npucompose.replay.cuda.recording import Buffers, CudaCache, CudaCapture, CudaRecording, Uses
+from npucompose.replay.cuda.recording import Buffers, CudaCapture, CudaRecording, Uses
 from npucompose.replay.gate import Refused
 from npucompose.replay.operands import layout_of, same_bytes
 from npucompose.replay.plan import Literally, SameAsInput, SameAsOutput, ViewOfInput
 from tests.replay.capturing import request, traced
-from tests.replay.cuda.simulated_device import SimulatedDevice
+from tests.replay.cuda.simulated_device import SimulatedDevice, cuda_recording
 
 negated_view: Any = torch._neg_view  # pyright: ignore[reportPrivateImportUsage]
 
 
 def recorded(function: Any, *inputs: Any, **options: Any) -> CudaRecording:
     device = SimulatedDevice()
-    return CudaRecording(traced(function, *inputs), list(inputs), device=device, pool=SharedPool(device), **options)
+    return cuda_recording(traced(function, *inputs), list(inputs), device, **options)
 
 
 def told(made: CudaRecording) -> list[str]:
@@ -125,9 +126,7 @@ def test_an_input_without_memory_of_its_own_is_refused_with_its_place() -> None:
     x = torch.ones(3)
     device = SimulatedDevice()
     with pytest.raises(Refused, match=r"^input 1 ") as refused:
-        CudaRecording(
-            traced(lambda x, y: (x + 1,), x, x), [x, torch.ones(3).to_sparse()], device=device, pool=SharedPool(device)
-        )
+        cuda_recording(traced(lambda x, y: (x + 1,), x, x), [x, torch.ones(3).to_sparse()], device)
     assert (refused.value.index, refused.value.node) == (1, None)
     assert refused.value.reason.startswith("an input of it ")
 
@@ -178,7 +177,7 @@ def test_an_input_that_as_strided_reads_stays_where_it_is_unless_it_is_all_of_it
 def test_what_a_recording_tells_of_itself() -> None:
     x = torch.ones(3)
     made = recorded(lambda x: ((x + 1) * 2,), x)
-    assert (made.kernels, made.planned, made.seconds) == (2, False, 0.0)
+    assert (made.facts()["kernels"], made.planned, made.seconds) == (2, False, 0.0)
     captures: list[int] = []
     for _ in range(3):
         made.replay(x)

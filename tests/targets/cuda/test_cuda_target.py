@@ -13,15 +13,14 @@ from attrs import evolve
 
 from npucompose.errors import ConfigError
 from npucompose.models.base import Built
+from npucompose.replay.cuda.cache import CudaCache
 from npucompose.replay.cuda.device import Cuda, SharedPool
-from npucompose.replay.cuda.recording import CudaCache
 from npucompose.replay.front.segments import Segmented
 from npucompose.replay.interface import CACHE_OPTIONS, LowerRequest
 from npucompose.targets import aot, cuda, inductor
 from npucompose.targets.base import TORCH_COMPILE
 from npucompose.targets.cuda import CudaTarget
 from npucompose.vendor.compiler import CompilerOptions
-from npucompose.version import CUDA_UNPROVEN
 from tests.replay.capturing import request, traced
 
 CAPTURED = "reduce-overhead"
@@ -86,7 +85,7 @@ def test_what_the_target_says_of_itself() -> None:
         assert (can.target, can.mode, can.device) == ("cuda", mode, "cuda:2")
         assert can.captures is (mode == CAPTURED)
         assert target.support(mode).options == (CACHE_OPTIONS[CAPTURED].supported if mode == CAPTURED else frozenset())
-        assert target.warnings(mode) == ((CUDA_UNPROVEN,) if mode == CAPTURED else ())
+        assert target.warnings(mode) == ()
         assert target.support(mode).fuses is target.support(mode).trains is (mode == "max-autotune")
     with pytest.raises(ValueError, match="index"):
         CudaTarget(index=-1)

@@ -7,6 +7,7 @@ import re
 import traceback
 from collections.abc import Callable, Iterator
 from datetime import datetime, timezone
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -62,24 +63,30 @@ def test_a_cuda_graph_gives_eagers_bits(model: str, prove: Prove) -> None:
     prove(f"reduce-overhead equals eager: {model}", claims.agrees, "cuda", model, claims.MODELS[model])
 
 
-def test_inductor_agrees(prove: Prove) -> None:
-    prove("max-autotune agrees with eager: mlp", claims.agrees, "cuda", "mlp", "[]", "max-autotune")
+@pytest.mark.parametrize("model", claims.MODELS)
+def test_a_cuda_graph_of_inductors_code_agrees(model: str, prove: Prove) -> None:
+    name = f"max-autotune agrees with eager: {model}"
+    prove(name, claims.agrees, "cuda", model, claims.MODELS[model], "max-autotune")
 
 
-def test_results_live_on(prove: Prove) -> None:
-    prove("results live on", claims.results_live_on, "cuda")
+RULES = {
+    "results live on": claims.results_live_on,
+    "every operator runs once a call": claims.operators_run_once,
+    "an operator that must run on the host does": partial(claims.operators_run_once, unsafe=True),
+    "random numbers go on": claims.random_numbers_go_on,
+    "signatures take turns": claims.signatures_take_turns,
+    "what the host holds counts": claims.what_the_host_holds_counts,
+}
 
 
-def test_operators_run_once(prove: Prove) -> None:
-    prove("every operator runs once a call", claims.operators_run_once, "cuda")
+@pytest.mark.parametrize("mode", claims.RECORDED)
+@pytest.mark.parametrize("rule", RULES)
+def test_both_modes_keep_the_rules(rule: str, mode: str, prove: Prove) -> None:
+    prove(f"{rule}: {mode}", RULES[rule], "cuda", mode)
 
 
-def test_random_numbers_go_on(prove: Prove) -> None:
-    prove("random numbers go on", claims.random_numbers_go_on, "cuda")
-
-
-def test_two_signatures_take_turns(prove: Prove) -> None:
-    prove("signatures take turns", claims.signatures_take_turns, "cuda")
+def test_frozen_weights_are_followed(prove: Prove) -> None:
+    prove("frozen weights are followed", claims.weights_are_followed, "cuda")
 
 
 def test_the_pools_of_captures_are_foretold(prove: Prove) -> None:
@@ -89,6 +96,11 @@ def test_the_pools_of_captures_are_foretold(prove: Prove) -> None:
 def test_times_are_kept(prove: Prove) -> None:
     prove("microseconds of small kernels", claims.small_kernels, "cuda")
     prove("microseconds of gpt_decode", claims.decoding, "cuda")
+
+
+@pytest.mark.parametrize("model", claims.TIMED)
+def test_ways_side_by_side(model: str, prove: Prove) -> None:
+    prove(f"microseconds side by side: {model}", claims.ways_side_by_side, "cuda", model)
 
 
 def test_the_command_line_says_which_mode_won(prove: Prove, tmp_path: Path) -> None:

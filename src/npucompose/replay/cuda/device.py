@@ -108,6 +108,14 @@ class Walk:
     at: fx.Node = field(init=False)
     """The node that a run has come to."""
 
+    @property
+    def kernels(self) -> int:
+        return sum(isinstance(node.target, OpOverload) for node in self.graph_module.graph.nodes)
+
+    def refused(self, reason: str) -> gate.Refused:
+        """Of where the run is."""
+        return gate.refused(self.at, reason)
+
     def check(self) -> None:
         """Raise CaptureError for what the graph alone shows that no recording can hold, before anything has run."""
         for node in self.graph_module.graph.nodes:

@@ -6,9 +6,8 @@ import contextlib
 import time
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
-import attrs
 import torch
 from attrs import define
 from torch import fx
@@ -16,14 +15,11 @@ from torch import fx
 from npucompose.errors import CaptureError
 from npucompose.graphs import Aliases, is_planned
 from npucompose.replay import gate
-from npucompose.replay.cuda.device import Cuda, InPiece, ResultMemory, Results, SharedPool, Walk
-from npucompose.replay.front.graph_cache import GraphCache
-from npucompose.replay.gate import Refused, isolated_capture, refused
-from npucompose.replay.interface import LowerRequest, WhenFull
+from npucompose.replay.cuda.device import Cuda, InPiece, ResultMemory, Results, SharedPool
+from npucompose.replay.gate import Refused, isolated_capture
 from npucompose.replay.memory.inputs import refusal, same_number, signature
 from npucompose.replay.memory.results import OVERWRITTEN
 from npucompose.replay.operands import layout_of, sharing, traits_of
-from npucompose.schema.experiment import Partial
 
 _InferenceMode = torch._C._InferenceMode
 
@@ -94,8 +90,32 @@ class CudaCapture:
         self.graph.replay()
 
 
+class Runnable(Protocol):
+    """What is captured: a Walk of a graph, or what a compiler made of one."""
+
+    @property
+    def graph_module(self) -> fx.GraphModule:
+        """Whose inputs it takes, and whose outputs it gives."""
+        ...
+
+    @property
+    def kernels(self) -> int:
+        """How many it starts."""
+        ...
+
+    def check(self) -> None:
+        """Raise CaptureError for what can be seen, before anything has run, that no recording can hold."""
+        ...
+
+    def run(self, inputs: Sequence[Any]) -> list[Any]: ...
+
+    def refused(self, reason: str) -> Refused:
+        """That the last run could not be captured."""
+        ...
+
+
 class CudaRecording:
-    """`replay(*inputs)` for inputs of one signature, that of `inputs`; made of a graph, it runs nothing yet.
+    """`replay(*inputs)` for inputs of one signature, that of `inputs`; it runs nothing yet.
 
     # Note [Every call runs every operator once]
     The first call runs the graph as it is, on the caller's tensors and on the stream that captures: libraries set
@@ -116,7 +136,7 @@ class CudaRecording:
 
     def __init__(
         self,
-        graph_module: fx.GraphModule,
+        runs: Runnable,
         inputs: Sequence[Any],
         *,
         device: Cuda,
@@ -134,14 +154,14 @@ class CudaRecording:
             if why := gate.why_not_anywhere(inputs[i]):
                 raise Refused(f"input {i} {why}.", reason=f"an input of it {why}", index=i)
         self._kind = inputs[self._tensors[0]].device.type if self._tensors else "cuda"
-        self._walk = Walk(graph_module=graph_module, device=device, lanes=pool.lanes)
-        self._walk.check()
-        self._aliases = Aliases.from_graph(graph_module.graph)
-        placeholders = graph_module.graph.find_nodes(op="placeholder")
+        runs.check()
+        self._runs, graph = runs, runs.graph_module.graph
+        self._aliases = Aliases.from_graph(graph)
+        placeholders = graph.find_nodes(op="placeholder")
         self._written = [i for i in self._tensors if self._aliases.keys[placeholders[i]] & self._aliases.written]
         shared = sharing(inputs)
         folded = frozenset(i for i in self._tensors if layout_of(inputs[i]).overlaps_itself())
-        by_place = _read_by_place(graph_module.graph, self._aliases)
+        by_place = _read_by_place(graph, self._aliases)
         self._from_zero = frozenset(i for i in by_place if _is_all_of_its_storage(inputs[i]))
         self._fixed = static | folded | (by_place - self._from_zero)
         if shared.intersection(self._written):
@@ -160,8 +180,7 @@ class CudaRecording:
         self._keeping: CudaCapture | None = None
         """Whose results go out in copies."""
         self._warned = False
-        self.kernels = sum(isinstance(node.target, torch._ops.OpOverload) for node in graph_module.graph.nodes)
-        self.planned = is_planned(graph_module.graph)
+        self.planned = is_planned(graph)
         self.seconds = 0.0
         """What the first call took and every capture: a caller waits for a replay."""
 
@@ -200,9 +219,9 @@ class CudaRecording:
         with isolated_capture(), torch.inference_mode(inference):
             side.wait_stream(home)
             with self._device.on(side):
-                values = self._walk.run(inputs)
+                values = self._runs.run(inputs)
             home.wait_stream(side)
-            results = Results.from_run(self._walk.graph_module, self._aliases, inputs, values)
+            results = Results.from_run(self._runs.graph_module, self._aliases, inputs, values)
         made = [value for value, output in zip(values, results.outputs, strict=True) if isinstance(output, InPiece)]
         for value in made:  # allocated by the stream that ran, read by the caller's
             self._device.used_on(value, home)
@@ -245,10 +264,10 @@ class CudaRecording:
                 _InferenceMode(True),
                 device.capturing(captured.graph, self._pool.handle, self._pool.stream),
             ):
-                results.fill(self._walk.run(self._buffers.values))
+                results.fill(self._runs.run(self._buffers.values))
         except RuntimeError as error:
             line = str(error).partition("\n")[0]
-            raise refused(self._walk.at, f"the device does not record it: {line}") from error
+            raise self._runs.refused(f"the device does not record it: {line}") from error
         results.count()
         return captured
 
@@ -299,7 +318,7 @@ class CudaRecording:
         return {
             "executor": "cuda graph",
             "executor_reason": "",
-            "kernels": self.kernels,
+            "kernels": self._runs.kernels,
             "captures": sum(one is not None for one in (self._giving, self._keeping)),
             "seconds": self.seconds,
             "signature": self.signature,
@@ -321,58 +340,3 @@ def _read_by_place(graph: fx.Graph, aliases: Aliases) -> frozenset[int]:
 
 def _is_all_of_its_storage(tensor: torch.Tensor) -> bool:
     return layout_of(tensor).span() == (0, tensor.untyped_storage().nbytes())
-
-
-class CudaCache(GraphCache):
-    """The recordings lie in one pool, with those of the model's other graphs where the request says so."""
-
-    def __init__(
-        self,
-        request: LowerRequest,
-        *,
-        device: Cuda,
-        capture_limit: int,
-        clone_output: bool = False,
-        when_full: WhenFull = "eager",
-        partial: Partial = "cut",
-    ) -> None:
-        super().__init__(
-            request, capture_limit=capture_limit, clone_output=clone_output, when_full=when_full, partial=partial
-        )
-        self.device = device
-        self.pool: SharedPool = request.memory if isinstance(request.memory, SharedPool) else SharedPool(device)
-
-    def __call__(self, inputs: list[Any]) -> list[Any]:
-        """The second call of a signature captures: only then the device says what it does not record."""
-        try:
-            return super().__call__(inputs)
-        except Refused as refusal:
-            if self.partial == "refuse":
-                raise
-            with self._lock:
-                for entry in [one for one in self._entries if not one.recording.facts()["captures"]]:
-                    self._drop(entry)
-                return self._cut(refusal, inputs)
-
-    def is_within_a_replay(self) -> bool:
-        return self.pool.turns.is_mine()
-
-    def alike(self, request: LowerRequest) -> CudaCache:
-        return CudaCache(
-            attrs.evolve(request, memory=self.pool),
-            device=self.device,
-            capture_limit=self.capture_limit,
-            when_full=self.when_full,
-            partial=self.partial,
-        )
-
-    def recorded(self, inputs: list[Any]) -> tuple[CudaRecording, list[Any]]:
-        made = CudaRecording(
-            self.request.graph_module,
-            inputs,
-            device=self.device,
-            pool=self.pool,
-            static=self.request.static_inputs,
-            clone_output=self.clone_output,
-        )
-        return made, made.replay(*inputs)

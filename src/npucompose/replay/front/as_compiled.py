@@ -1,0 +1,61 @@
+"""What a compiler made of one graph, a recording for each signature it is called with, whatever device makes those.
+
+What cannot be recorded is called as the compiler made it, from then on, and `partition` says why; with
+`partial=refuse` it is an error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from npucompose.errors import CaptureError
+from npucompose.replay.front.graph_cache import GraphCache
+from npucompose.replay.gate import Refused
+from npucompose.replay.interface import LowerRequest, SeenCall, note, watchers
+from npucompose.results.graphs import Outside, Partition
+
+WHOLE = "the whole graph"
+
+
+class AsCompiled(GraphCache):
+    """A GraphCache of which `compiled(list of inputs)`, which empties its list, makes the calls without a recording.
+
+    Which device records it says another subclass of GraphCache, if it stands behind this one.
+    """
+
+    def __init__(self, request: LowerRequest, compiled: Callable[[list[Any]], Any], why_not: str, **how: Any) -> None:
+        """`why_not` says why it cannot be recorded, in words that go on from "because"; empty where it can be tried.
+        CaptureError for the former with `partial=refuse`."""
+        super().__init__(request, **how)
+        if why_not and self.partial == "refuse":
+            raise CaptureError(f"cannot record what was compiled: {why_not}. compile.partial=cut calls it as it is.")
+        self.compiled = compiled
+        self._outside = Outside(node="", operator=WHOLE, reason=why_not) if why_not else None
+
+    def __call__(self, inputs: list[Any]) -> list[Any]:
+        if self._outside is None:
+            return super().__call__(inputs)
+        self._eager += 1
+        given = list(inputs) if watchers else []
+        outputs = self._as_it_is(inputs)
+        if watchers:
+            words = f"Inductor's wrapper calls its kernels, because {self._outside.reason}"
+            note(SeenCall(None, given, outputs, self.capture_limit, instead=words))
+        return outputs
+
+    def _as_it_is(self, inputs: list[Any]) -> list[Any]:
+        return list(self.compiled(list(inputs)))
+
+    def _cut(self, refusal: Refused, inputs: list[Any]) -> list[Any]:
+        """All calls are the compiler's own from now on."""
+        self._outside = Outside(
+            node="" if refusal.node is None else refusal.node.name,
+            operator=WHOLE if refusal.node is None else str(refusal.node.target),
+            reason=refusal.reason,
+        )
+        self.clear()
+        return refusal.outputs if refusal.outputs is not None else self._as_it_is(inputs)
+
+    def partition(self) -> Partition:
+        return Partition() if self._outside is None else Partition(segments=0, outside=(self._outside,))

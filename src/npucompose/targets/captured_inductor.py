@@ -1,0 +1,69 @@
+"""What is called in the place of what Inductor compiles for a GPU: CUDA graphs of its code."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from attrs import define, field
+
+from npucompose.replay.cuda.code import CudaCodeCache, HowOften
+from npucompose.replay.front.segments import planned, prepared
+from npucompose.replay.interface import Lowered, LowerRequest
+from npucompose.targets.inductor_code import UnreadCode, launches
+from npucompose.targets.unfused import copied
+
+if TYPE_CHECKING:
+    from torch import fx
+
+    from npucompose.targets.compilation import Backend
+    from npucompose.targets.inductor import Subject
+
+
+@define(kw_only=True, eq=False)
+class CapturingRecorder:
+    """A `targets.inductor.Recorder` for the graphs of one backend."""
+
+    backend: Backend
+    how: Callable[[LowerRequest], HowOften]
+    device: str = "cuda"
+    """Whose kernels a recording holds."""
+    _graph: fx.GraphModule | None = field(default=None, init=False)
+
+    def wants(self, subject: Subject) -> bool:
+        """Always; the graph is copied, because Inductor changes it."""
+        self._graph = copied(subject.graph_module)
+        return True
+
+    def lowered(self, subject: Subject, compiled: Any) -> Lowered:
+        graph_module, self._graph = self._graph, None
+        assert graph_module is not None
+        request = LowerRequest(
+            mode=self.backend.mode,
+            graph_module=graph_module,
+            example_inputs=(),
+            static_inputs=subject.fixed,
+            options=self.backend.options,
+            memory=self.backend.common_memory,
+            partial=self.backend.partial,
+            at_once=self.backend.records_at_once,
+            constants=subject.watch,
+        )
+        kernels, why_not = 0, self._why_not(graph_module)
+        try:
+            kernels = launches(compiled)
+        except UnreadCode as why:
+            why_not = why_not or f"its code {why}"
+        return CudaCodeCache(
+            prepared(request),
+            compiled,
+            kernels=kernels,
+            why_not=why_not,
+            how=self.how(request),
+        )
+
+    def _why_not(self, graph_module: fx.GraphModule) -> str:
+        """What in the graph needs the host, though Inductor may have found a way around it: nothing in a CUDA graph
+        tells a kernel that was started from one that only the host ran."""
+        outside = planned(graph_module, self.device).outside
+        return f"{outside[0].operator} is in it: {outside[0].reason.rstrip('.')}" if outside else ""
