@@ -18,7 +18,7 @@ from npucompose.replay.captured_graph import CapturedGraph
 from npucompose.replay.front.graph_cache import GraphCache
 from npucompose.replay.front.segments import nodes_of
 from npucompose.replay.gate import Refused
-from npucompose.replay.memory.inputs import Inputs, Slots, _is_there, _overlap, refusal, signature
+from npucompose.replay.memory.inputs import Inputs, Slots, _overlap, is_there, refusal, signature
 from npucompose.replay.operands import laid_over, layout_of, relative, span_of
 from npucompose.replay.plan import PlanSlot, Root
 from tests.replay.capturing import built, request, same, traced
@@ -85,7 +85,7 @@ def test_memory_is_there_up_to_the_last_element() -> None:
     told += [gate.why_no_memory(x), gate.why_no_memory(gone), gate.why_not_anywhere(gone), gate.why_not(gone)]
     cut = "has 12 bytes of memory where it needs 16: it was freed or cut short"
     assert told == ["", "", "", cut, *["has no memory"] * 3]
-    there = [_is_there(y, nbytes) for nbytes in (16, 24, 25)]
+    there = [is_there(y, nbytes) for nbytes in (16, 24, 25)]
     assert there == [True, True, False]
 
 

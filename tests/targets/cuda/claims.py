@@ -28,6 +28,7 @@ from npucompose.errors import NpuComposeError
 from npucompose.measure.numerics import compare
 from npucompose.measure.timing import Samples
 from npucompose.models.inputs import Bound
+from npucompose.replay.front.detached import DetachedHandle
 
 ROOT = Path(__file__).resolve().parents[3]
 MODELS = {
@@ -190,6 +191,32 @@ def weights_are_followed(target: str) -> Found:
     return {"warnings": sum("weight" in str(one.message) for one in said)}
 
 
+def torchs_own_graphs_beside(target: str) -> Found:
+    """A recording keeps its bits while torch records CUDA graphs of its own and memory goes back to the device."""
+
+    def ours(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return ((x @ w).relu() @ w.t()).sum(-1)
+
+    def theirs(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return ((x @ w).sigmoid() @ w.t()).abs()
+
+    x, w = torch.randn(64, 8192, device=target), torch.randn(8192, 64, device=target)
+    with torch.no_grad():
+        handle = npucompose.compile(ours, f"target={target}", "mode=reduce-overhead").detach(x, w)
+        wanted = [handle(x, w).clone() for _ in range(3)][-1]
+        assert torch.equal(wanted, ours(x, w))
+        other = torch.compile(theirs, mode="reduce-overhead")
+        for _ in range(4):
+            other(x, w)
+        if target == "cuda":
+            torch.cuda.empty_cache()
+        held = [torch.full((1 << 20,), 3.0, device=target) for _ in range(64)]
+        for _ in range(3):
+            assert torch.equal(handle(x, w), wanted)
+        assert all((one == 3.0).all() for one in held), "a replay wrote to memory of others"
+    return {}
+
+
 def ways_side_by_side(target: str, model: str, rounds: int = 200, *more: str) -> Found:
     """Microseconds of one call of a model: eager, both modes of ours that record, both of torch.compile's.
 
@@ -212,6 +239,9 @@ def ways_side_by_side(target: str, model: str, rounds: int = 200, *more: str) ->
             found[name] = {"made_s": time.perf_counter() - begun, "max_abs_err": compared.max_abs_err}
             assert compared.passed, (name, compared.problems)
             calls[name] = lambda way=way: way(*bound.args, **bound.kwargs)
+            if target == "cuda" and isinstance(way, DetachedHandle):
+                found[f"{name}, graph alone"] = {}
+                calls[f"{name}, graph alone"] = way.captured._giving.graph.replay  # type: ignore[attr-defined]
         for name, times in timed(calls, target, rounds).items():
             found[name] |= times
     return found

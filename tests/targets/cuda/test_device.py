@@ -85,6 +85,10 @@ def test_both_modes_keep_the_rules(rule: str, mode: str, prove: Prove) -> None:
     prove(f"{rule}: {mode}", RULES[rule], "cuda", mode)
 
 
+def test_a_recording_holds_beside_torchs_own(prove: Prove) -> None:
+    prove("torch's own CUDA graphs beside", claims.torchs_own_graphs_beside, "cuda")
+
+
 def test_frozen_weights_are_followed(prove: Prove) -> None:
     prove("frozen weights are followed", claims.weights_are_followed, "cuda")
 

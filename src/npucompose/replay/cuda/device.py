@@ -6,8 +6,8 @@ All that is not tested without a GPU lies in `Cuda`.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import torch
@@ -51,9 +51,22 @@ class Cuda:
     def graph(self) -> Any:
         return torch.cuda.CUDAGraph()
 
-    def capturing(self, graph: Any, pool: Any, stream: Any) -> AbstractContextManager[Any]:
-        """What is called inside on `stream` is recorded and not executed; random numbers stay where they are."""
-        return torch.cuda.graph(graph, pool=pool, stream=stream, capture_error_mode="thread_local")
+    @contextmanager
+    def capturing(self, graph: Any, pool: Any, stream: Any) -> Iterator[None]:
+        """What is called inside on `stream` is recorded and not executed; random numbers stay where they are.
+
+        # Note [Workspaces of cuBLAS]
+        torch keeps one for each stream until somebody lets all of them go, as torch's own CUDA graphs do around each
+        recording (cudagraph_trees.py, clear_cublas_manager). A graph that was captured with one that lay outside its
+        pool would write to memory of others then. So each capture finds none, asks for one in its own pool, which
+        lives as long as the graph, and leaves none behind.
+        """
+        torch._C._cuda_clearCublasWorkspaces()
+        try:
+            with torch.cuda.graph(graph, pool=pool, stream=stream, capture_error_mode="thread_local"):
+                yield
+        finally:
+            torch._C._cuda_clearCublasWorkspaces()
 
     def holds(self, tensor: torch.Tensor) -> bool:
         """Whether a tensor lies on this device."""

@@ -16,8 +16,9 @@ from npucompose.errors import CaptureError
 from npucompose.graphs import Aliases, is_planned
 from npucompose.replay import gate
 from npucompose.replay.cuda.device import Cuda, InPiece, ResultMemory, Results, SharedPool
+from npucompose.replay.cuda.forms import Forms
 from npucompose.replay.gate import Refused, isolated_capture
-from npucompose.replay.memory.inputs import refusal, same_number, signature
+from npucompose.replay.memory.inputs import refusal, signature
 from npucompose.replay.memory.results import OVERWRITTEN
 from npucompose.replay.operands import layout_of, sharing, traits_of
 
@@ -169,9 +170,7 @@ class CudaRecording:
         self._copied = [i for i in self._tensors if i not in self._fixed]
         self._brought_back = frozenset(self._written).intersection(self._copied)
         self.signature = signature(inputs, self._fixed)
-        self._forms = [self._form(i, inputs[i]) for i in self._tensors]
-        self._numbers = [(i, value) for i, value in enumerate(inputs) if not isinstance(value, torch.Tensor)]
-        self._count = len(inputs)
+        self._forms = Forms(inputs, fixed=self._fixed, from_zero=self._from_zero, device=self._kind)
         self._results: Results | None = None
         """None before the first call."""
         self._buffers: Buffers | None = None
@@ -292,21 +291,9 @@ class CudaRecording:
             elif not inputs[i].is_inference():
                 torch.autograd.graph.increment_version(inputs[i])
 
-    def _form(self, i: int, value: torch.Tensor) -> tuple[Any, ...]:
-        address = value.data_ptr() if i in self._fixed else None
-        offset = value.storage_offset() if i in self._from_zero else None
-        return value.dtype, value.device, value.shape, value.stride(), value.is_conj(), value.is_neg(), address, offset
-
     def _fits(self, inputs: Sequence[Any]) -> bool:
-        return (
-            len(inputs) == self._count
-            and all(isinstance(inputs[i], torch.Tensor) for i in self._tensors)
-            and not gate.first_refused(inputs, self._kind, subclasses=True)
-            and [self._form(i, inputs[i]) for i in self._tensors] == self._forms
-            and all(same_number(inputs[i], value) for i, value in self._numbers)
-            # What is written and brought back may share memory with nobody: others would not see it in time.
-            and not (self._brought_back and self._brought_back & sharing(inputs))
-        )
+        # What is written and brought back may share memory with nobody: others would not see it in time.
+        return self._forms.fit(inputs) and not (self._brought_back and self._brought_back & sharing(inputs))
 
     @contextlib.contextmanager
     def _timed(self) -> Iterator[None]:

@@ -93,10 +93,10 @@ class Inputs:
         self._sizes = {i: high - low for i, (low, high) in self._spans.items()}
         self._private: dict[int, Private] = {}
         self._copies: list[tuple[int, torch.Tensor, StorageLayout | None]] = []
-        self._pick_tensors = _picker(self._tensor_at)
-        self._pick_in_place = _picker(self._in_place)
+        self._pick_tensors = picker(self._tensor_at)
+        self._pick_in_place = picker(self._in_place)
         self._held = [inputs[i] for i in self._in_place if i in fixed]
-        self._guard = _layout_guard([inputs[i] for i in self._tensor_at])
+        self._guard = layout_guard([inputs[i] for i in self._tensor_at])
 
     def admit(self, inputs: Sequence[Any]) -> bool:
         if len(inputs) != self._count:
@@ -105,7 +105,7 @@ class Inputs:
         # Plain ones only: what torch's guard asks of a tensor not every kind can answer.
         if not (gate.are_plain(tensors) and self._guard(*tensors)) and not self._same_forms(inputs):
             return False
-        if not all(_is_there(inputs[i], nbytes) for i, nbytes in self._sizes.items()):
+        if not all(is_there(inputs[i], nbytes) for i, nbytes in self._sizes.items()):
             return False
         for i in self._from_zero:
             if inputs[i].storage_offset():
@@ -161,7 +161,7 @@ class Inputs:
             value = inputs[i]
             if not isinstance(value, torch.Tensor) or gate.why_not(value) or _form(value) != form:
                 return False
-        self._guard = _layout_guard([inputs[i] for i in self._tensor_at])
+        self._guard = layout_guard([inputs[i] for i in self._tensor_at])
         return True
 
     def _move(self, inputs: Sequence[Any]) -> bool:
@@ -190,7 +190,7 @@ class Inputs:
         if copied:
             kept = [(i, at) for i, at in zip(self._in_place, self._addresses, strict=True) if i not in copied]
             self._in_place, self._addresses = [i for i, _ in kept], [at for _, at in kept]
-            self._pick_in_place = _picker(self._in_place)
+            self._pick_in_place = picker(self._in_place)
         return True
 
     def _may_lie(self, addresses: dict[int, int]) -> bool:
@@ -312,7 +312,7 @@ def _described(value: Any, with_address: bool) -> str:
     return f"{lazy}{layout_of(value)}@{value.device}{at}"
 
 
-def _is_there(tensor: torch.Tensor, nbytes: int) -> bool:
+def is_there(tensor: torch.Tensor, nbytes: int) -> bool:
     """`gate.why_no_memory` where it is known how many bytes lie between the first element and the end of the last."""
     storage = tensor.untyped_storage()
     room = storage.nbytes() - tensor.storage_offset() * tensor.element_size()
@@ -328,14 +328,14 @@ def same_number(given: Any, captured: Any) -> bool:
     return not isinstance(captured, (float, complex)) or repr(given) == repr(captured)
 
 
-def _picker(indices: Sequence[int]) -> Callable[[Sequence[Any]], Sequence[Any]]:
-    """`_picker([0, 2])(inputs)` is `(inputs[0], inputs[2])`, without a Python loop."""
+def picker(indices: Sequence[int]) -> Callable[[Sequence[Any]], Sequence[Any]]:
+    """`picker([0, 2])(inputs)` is `(inputs[0], inputs[2])`, without a Python loop."""
     if len(indices) > 1:
         return operator.itemgetter(*indices)
     return lambda inputs: [inputs[i] for i in indices]
 
 
-def _layout_guard(tensors: Sequence[torch.Tensor]) -> Callable[..., bool]:
+def layout_guard(tensors: Sequence[torch.Tensor]) -> Callable[..., bool]:
     """A quick yes: dtype, shape, strides and kind of every tensor are as these. Its no means only "look closely".
 
     torch checks its own guards with it (C++, some 30 ns a tensor); a torch without it only costs the closer look.
