@@ -59,6 +59,7 @@ class CapturingRecorder:
             compiled,
             kernels=kernels,
             why_not=why_not,
+            kept=subject.unfrozen,
             how=self.how(request),
         )
 

@@ -244,7 +244,7 @@ def test_results_of_the_first_call_are_told_of_the_callers_stream_and_memory_of_
     other = device._current = Stream(device, "other")
     made.replay(x)
     own = "16 bytes are used on other"  # the input's buffer, then the result's
-    assert told(made)[:5] == ["other waits for event3", own, "other waits for default", own, "replay"]
+    assert told(made)[:5] == ["other waits for default", own, "other waits for default", own, "replay"]
     told(made).clear()
     made.replay(x)
     assert not any("bytes" in line or "waits for default" in line for line in told(made))

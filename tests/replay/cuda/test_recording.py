@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import pytest
@@ -20,7 +21,7 @@ from npucompose.schema.capabilities import Capabilities
 from npucompose.schema.streams import Streams
 from npucompose.streams import apply
 from tests.replay.capturing import CapturingBackend, request, traced
-from tests.replay.cuda.simulated_device import SimulatedDevice, cuda_recording
+from tests.replay.cuda.simulated_device import SimulatedDevice, Stream, cuda_recording
 from tests.sample_graphs import mm_abs_sub
 
 
@@ -124,13 +125,19 @@ def test_recordings_share_one_pool_and_take_turns() -> None:
     device = SimulatedDevice()
     cache = CudaCache(request(traced(lambda x: ((x + 1) * x,), torch.randn(3))), device=device, capture_limit=2)
     x, y = torch.randn(3), torch.randn(5)
-    for value in (x, y, x, y, x):
-        assert same_bytes(cache([value])[0], (value + 1) * value)
+
+    def call(value: torch.Tensor) -> Callable[[], None]:
+        def one() -> None:
+            assert same_bytes(cache([value])[0], (value + 1) * value)
+
+        return one
+
+    waits = in_turns(device, map(call, (x, y, x, y, x)))
     begins = [line for line in device.told if line.startswith("capture begins")]
     assert len(begins) == 2
     assert all(line.endswith("in pool1") for line in begins)
     assert device.told.count("replay") == 3
-    assert take_turns(device)
+    assert waits == [[], ["b waits for a"], ["a waits for b"]]
     with pytest.warns(RuntimeWarning, match="capture_limit=2"):
         cache([torch.randn(7)])
 
@@ -165,11 +172,17 @@ def test_a_call_comes_through_torch_compile_and_can_be_detached() -> None:
     assert float(model.count) == 5
 
 
-def take_turns(device: SimulatedDevice) -> bool:
-    """Each replay waits for the one before it, and records when it is done."""
-    own = [line.rstrip("0123456789") for line in device.told if line.startswith("default ") or line == "replay"]
-    said = [line for line in own if line != "default waits for stream"]
-    return said == [*(["replay", "default records event", "default waits for event"] * said.count("replay"))][:-1]
+def in_turns(device: SimulatedDevice, calls: Iterable[Callable[[], Any]]) -> list[list[str]]:
+    """What the streams "a" and "b", on which calls are made in turn, wait for before each replay."""
+    waits: list[list[str]] = []
+    streams = Stream(device, "a"), Stream(device, "b")
+    for turn, call in enumerate(calls):
+        device._current, known = streams[turn % 2], len(device.told)
+        call()
+        told = device.told[known:]
+        if "replay" in told:
+            waits.append(sorted({line for line in told if line.startswith(f"{streams[turn % 2].name} waits")}))
+    return waits
 
 
 def on_one_pool(*functions: Any) -> tuple[list[CudaCache], SimulatedDevice]:
@@ -183,12 +196,18 @@ def test_graphs_of_one_model_lie_in_one_pool_and_take_turns() -> None:
     functions = [lambda x: ((x + 1) * x,), lambda x: ((x * x).relu() - x,)]
     caches, device = on_one_pool(*functions)
     x = torch.randn(3)
-    for turn in (0, 1, 1, 0, 1):
-        assert same_bytes(caches[turn]([x])[0], functions[turn](x)[0])
+
+    def call(turn: int) -> Callable[[], None]:
+        def one() -> None:
+            assert same_bytes(caches[turn]([x])[0], functions[turn](x)[0])
+
+        return one
+
+    waits = in_turns(device, map(call, (0, 1, 1, 0, 1)))
     begins = [line for line in device.told if line.startswith("capture begins")]
     assert len(begins) == 2
     assert all(line.endswith("in pool1") for line in begins)
-    assert take_turns(device)
+    assert waits == [[], ["b waits for a"], ["a waits for b"]]
 
 
 def test_a_graph_that_is_called_while_another_is_captured_becomes_a_part_of_it() -> None:

@@ -37,17 +37,14 @@ def told(made: CudaRecording) -> list[str]:
 # Memory that recordings share.
 
 
-def test_a_pool_waits_for_what_ran_last_and_for_nothing_the_first_time() -> None:
+def test_a_stream_waits_for_the_one_that_used_a_pool_last_where_that_is_another() -> None:
     device = SimulatedDevice()
     pool = SharedPool(device)
     assert (pool.handle, pool.stream.name, pool.lanes) == ("pool1", "stream1", {})
-    pool.enter()
-    assert device.told == []
-    for _ in range(2):
-        pool.leave()
-        pool.enter()
-    said = [f"default {does} event{k}" for k in (1, 2) for does in ("records", "waits for")]
-    assert device.told == said
+    home, other = device.stream(), device.stream()
+    for stream in (home, home, other, other, home):
+        pool.enter(stream)
+    assert device.told == ["stream3 waits for stream2", "stream2 waits for stream3"]
 
 
 def test_memory_is_said_to_be_used_once_on_each_stream_but_the_one_it_came_from() -> None:

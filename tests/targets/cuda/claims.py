@@ -39,17 +39,17 @@ MODELS = {
     "parallel_branches": "stream_plan",
 }
 """{built-in model: passes}; of a plan that is found each is applied, whether it pays or not."""
-TIMED = ("tiny_ops", "gpt_decode", "gpt_prefill", "moe_shared_expert", "minilm", "transformers")
+TIMED = ("tiny_ops", "gpt_decode", "transformers", "minilm", "moe_shared_expert", "gpt_prefill")
 """Models that are timed."""
 Found = dict[str, Any]
 RECORDED = ("reduce-overhead", "max-autotune")
 """The modes that record: eager's kernels, and Inductor's."""
 
 
-def agrees(target: str, model: str, passes: str, mode: str = "reduce-overhead") -> Found:
+def agrees(target: str, model: str, passes: str, mode: str = "reduce-overhead", *more: str) -> Found:
     """Every step of a model equals eager, through torch.compile and by the detached handle; bit for bit where eager's
     own kernels are recorded."""
-    said = [f"target={target}", f"mode={mode}", f"model={model}", f"passes={passes}", "streams.min_gain=0"]
+    said = [f"target={target}", f"mode={mode}", f"model={model}", f"passes={passes}", "streams.min_gain=0", *more]
     session = Session(checked(said))
     found = every_step(session, lambda _: None).numerics
     assert found.passed, found.problems

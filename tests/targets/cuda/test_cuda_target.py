@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from types import SimpleNamespace
 from typing import Any
 
@@ -19,6 +20,7 @@ from npucompose.replay.front.segments import Segmented
 from npucompose.replay.interface import CACHE_OPTIONS, LowerRequest
 from npucompose.targets import aot, cuda, inductor
 from npucompose.targets.base import TORCH_COMPILE
+from npucompose.targets.captured_inductor import CapturingRecorder
 from npucompose.targets.cuda import CudaTarget
 from npucompose.vendor.compiler import CompilerOptions
 from tests.replay.capturing import request, traced
@@ -38,9 +40,18 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
 
         return call
 
-    names = ("Stream", "current_stream", "stream", "Event", "graph_pool_handle", "CUDAGraph", "graph", "synchronize")
+    names = ("Stream", "current_stream", "stream", "Event", "graph_pool_handle", "CUDAGraph", "synchronize")
     for name in names:
         monkeypatch.setattr(torch.cuda, name, noting(name))
+
+    @contextmanager
+    def graph(*args: Any, **named: Any) -> Iterator[None]:
+        notes.append(("graph", *args, named))
+        yield
+        notes.append(("captured",))
+
+    monkeypatch.setattr(torch.cuda, "graph", graph)
+    monkeypatch.setattr(torch._C, "_cuda_clearCublasWorkspaces", noting("workspaces"), raising=False)
     return notes
 
 
@@ -48,9 +59,9 @@ def test_each_call_of_the_device_is_torch_cudas_own(asked: list[tuple[Any, ...]]
     device, second = Cuda(1), torch.device("cuda", 1)
     said = [
         device.stream(), device.stream(-1), device.current_stream(), device.on("side"), device.event(), device.pool(),
-        device.graph(), device.capturing("graph", "pool", "side"),
+        device.graph(),
     ]  # fmt: skip
-    assert said == ["Stream", "Stream", "current_stream", "stream", "Event", "graph_pool_handle", "CUDAGraph", "graph"]
+    assert said == ["Stream", "Stream", "current_stream", "stream", "Event", "graph_pool_handle", "CUDAGraph"]
     assert asked == [
         ("Stream", {"device": second, "priority": 0}),
         ("Stream", {"device": second, "priority": -1}),
@@ -59,7 +70,22 @@ def test_each_call_of_the_device_is_torch_cudas_own(asked: list[tuple[Any, ...]]
         ("Event",),
         ("graph_pool_handle",),
         ("CUDAGraph",),
+    ]
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_capture_has_workspaces_of_its_own(asked: list[tuple[Any, ...]], fails: bool) -> None:
+    raised = pytest.raises(RuntimeError, match="of the caller") if fails else nullcontext()
+    with raised, Cuda(1).capturing("graph", "pool", "side"):
+        asked.append(("the caller",))
+        if fails:
+            raise RuntimeError("of the caller")
+    assert asked == [
+        ("workspaces",),
         ("graph", "graph", {"pool": "pool", "stream": "side", "capture_error_mode": "thread_local"}),
+        ("the caller",),
+        *([] if fails else [("captured",)]),
+        ("workspaces",),
     ]
 
 
@@ -149,13 +175,21 @@ def test_a_model_and_its_inputs_are_moved_to_the_device(monkeypatch: pytest.Monk
 
 
 def test_max_autotune_goes_through_inductor_and_the_rest_through_aotautograd(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(inductor, "through_inductor", lambda *given: ("inductor", *given))
+    monkeypatch.setattr(inductor, "through_inductor", lambda *given, recorder: ("inductor", *given, recorder))
     monkeypatch.setattr(aot, "through_aot", lambda *given: ("aot", *given))
     graph_module: Any = "graph"
-    for mode, way in (("max-autotune", "inductor"), (CAPTURED, "aot")):
-        backend: Any = SimpleNamespace(mode=mode)
-        compiled: Any = CudaTarget().compile(backend, graph_module, ["x"])
-        assert compiled == (way, backend, "graph", ["x"])
+
+    def compiled(mode: str, records: bool) -> Any:
+        backend: Any = SimpleNamespace(mode=mode, records=records)
+        way, given, *rest = CudaTarget().compile(backend, graph_module, ["x"])
+        assert given is backend
+        return way, *rest
+
+    assert compiled(CAPTURED, True) == ("aot", "graph", ["x"])
+    assert compiled("max-autotune", False) == ("inductor", "graph", ["x"], None)
+    *said, recorder = compiled("max-autotune", True)
+    assert said == ["inductor", "graph", ["x"]]
+    assert isinstance(recorder, CapturingRecorder)
 
 
 def placeless(function: Any) -> torch.fx.GraphModule:

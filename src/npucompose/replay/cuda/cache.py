@@ -61,14 +61,16 @@ class CudaCache(GraphCache):
         walk = Walk(graph_module=self.request.graph_module, device=self.device, lanes=self.pool.lanes)
         return self.first_recorded(walk, inputs)
 
-    def first_recorded(self, runs: Runnable, inputs: list[Any]) -> tuple[CudaRecording, list[Any]]:
-        """A recording of what is run, and the results of its first call."""
+    def first_recorded(
+        self, runs: Runnable, inputs: list[Any], fixed: frozenset[int] = frozenset()
+    ) -> tuple[CudaRecording, list[Any]]:
+        """A recording of what is run, and the results of its first call; `fixed` inputs do not move either."""
         made = CudaRecording(
             runs,
             inputs,
             device=self.device,
             pool=self.pool,
-            static=self.request.static_inputs,
+            static=self.request.static_inputs | fixed,
             clone_output=self.clone_output,
         )
         return made, made.replay(*inputs)

@@ -61,10 +61,14 @@ class CudaCodeCache(AsCompiled, CudaCache):
         kernels: int,
         why_not: str,
         how: HowOften,
+        kept: frozenset[int] = frozenset(),
     ) -> None:
-        """`why_not`: as for AsCompiled; `kernels`: how many the code starts."""
+        """`why_not`: as for AsCompiled; `kernels`: how many the code starts; `kept`: ids of tensors of the model that
+        are inputs, and do not move."""
         super().__init__(request, compiled, why_not, **how)
+        self._kept = kept
         self._code = Code(graph_module=request.graph_module, compiled=compiled, kernels=kernels)
 
     def recorded(self, inputs: list[Any]) -> tuple[CudaRecording, list[Any]]:
-        return self.first_recorded(self._code, inputs)
+        fixed = frozenset(i for i, value in enumerate(inputs) if id(value) in self._kept)
+        return self.first_recorded(self._code, inputs, fixed)

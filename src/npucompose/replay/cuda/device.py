@@ -81,7 +81,7 @@ class Cuda:
 class SharedPool:
     """Memory for what recordings compute in between; their inputs and outputs lie outside.
 
-    Recordings that share it never run at once: the host takes `turns`, the device waits for an event.
+    Recordings that share it never run at once: the host takes `turns`, and a stream waits for the one before.
     """
 
     device: Cuda
@@ -91,18 +91,16 @@ class SharedPool:
     """On which all of them are captured: the allocator gives a stream the memory that was freed on it."""
     lanes: dict[str, Any] = field(factory=dict, init=False)
     """Side streams of plans, by label, for the same reason."""
-    _left: Any = field(default=None, init=False)
+    _left_on: Any = field(default=None, init=False)
 
     def __attrs_post_init__(self) -> None:
         self.handle, self.stream = self.device.pool(), self.device.stream()
 
-    def enter(self) -> None:
-        if self._left is not None:
-            self.device.current_stream().wait_event(self._left)
-
-    def leave(self) -> None:
-        self._left = self.device.event()
-        self._left.record(self.device.current_stream())
+    def enter(self, home: Any) -> None:
+        """What comes now on stream `home` uses the memory."""
+        if self._left_on is not None and self._left_on != home:
+            home.wait_stream(self._left_on)
+        self._left_on = home
 
 
 @define(kw_only=True, eq=False)
@@ -312,7 +310,8 @@ class _Finder:
 
     def _attributes(self) -> list[torch.Tensor]:
         values = [attribute(self.graph_module, node) for node in self.graph_module.graph.find_nodes(op="get_attr")]
-        return [value for value in values if isinstance(value, torch.Tensor) and value.numel()]
+        tensors = [value for value in values if isinstance(value, torch.Tensor)]
+        return [value for value in tensors if value.layout is torch.strided and value.numel()]
 
     def pieces(self) -> list[Piece]:
         """One for each storage that results lie in; `found` then says where in it."""

@@ -24,19 +24,19 @@ class Forms:
         self._tensors = [i for i, value in enumerate(inputs) if isinstance(value, torch.Tensor)]
         self._numbers = [(i, value) for i, value in enumerate(inputs) if not isinstance(value, torch.Tensor)]
         self._fixed = [i for i in self._tensors if i in fixed]
-        self._addresses = [inputs[i].data_ptr() for i in self._fixed]
+        self._places = self._where(inputs)
         self._from_zero = [(i, inputs[i].storage_offset()) for i in from_zero]
         self._pick = picker(self._tensors)
         self._looks = [_look(inputs[i]) for i in self._tensors]
         spans = {i: span_of(inputs[i]) for i in self._tensors if inputs[i].numel()}
-        self._sizes = [(i, high - low) for i, (low, high) in spans.items()]
+        self._sizes = [(i, high - low) for i, (low, high) in spans.items() if i not in fixed]
         self._note(inputs)
 
     def fit(self, inputs: Sequence[Any]) -> bool:
         return (
             len(inputs) == self._count
             and self._look_alike(inputs)
-            and [inputs[i].data_ptr() for i in self._fixed] == self._addresses
+            and self._where(inputs) == self._places
             and all(inputs[i].storage_offset() == offset for i, offset in self._from_zero)
             and all(same_number(inputs[i], value) for i, value in self._numbers)
         )
@@ -53,6 +53,10 @@ class Forms:
             return False
         self._note(inputs)
         return True
+
+    def _where(self, inputs: Sequence[Any]) -> list[tuple[int, int]]:
+        """Address, and bytes of the storage, of what does not move: where both are the same, its memory is there."""
+        return [(inputs[i].data_ptr(), inputs[i].untyped_storage().nbytes()) for i in self._fixed]
 
     def _note(self, inputs: Sequence[Any]) -> None:
         tensors = self._pick(inputs)

@@ -200,15 +200,13 @@ class CudaRecording:
                     return self._first_call(inputs)
             home = self._device.current_stream()
             with _InferenceMode(True):
-                self._pool.enter()
+                self._pool.enter(home)
                 moved = self._copy_in(inputs, home)
                 captured = self._next(inputs, reuse)
                 captured.replay(home)
                 self._copy_back(inputs, moved)
             made = captured.results.copies() if captured is self._keeping else captured.results.themselves()
-            outputs = self._results.handed_out(inputs, made)
-            self._pool.leave()
-        return outputs
+            return self._results.handed_out(inputs, made)
 
     # -- the first call
 
@@ -279,8 +277,8 @@ class CudaRecording:
         self._buffers.uses.on(home)
         values = self._buffers.values
         moved = [i for i in self._copied if inputs[i].data_ptr() != values[i].data_ptr()]
-        for i in moved:
-            values[i].copy_(inputs[i], non_blocking=True)
+        if moved:  # one kernel, where copies one by one would be as many
+            torch._foreach_copy_([values[i] for i in moved], [inputs[i] for i in moved], non_blocking=True)
         return moved
 
     def _copy_back(self, inputs: Sequence[Any], moved: Sequence[int]) -> None:
