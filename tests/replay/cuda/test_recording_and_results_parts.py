@@ -195,7 +195,7 @@ def test_what_a_recording_tells_of_itself() -> None:
 def test_an_input_that_a_replay_writes_where_it_lies_counts_a_version(monkeypatch: pytest.MonkeyPatch) -> None:
     """A device writes without a word to autograd."""
     counted: list[torch.Tensor] = []
-    monkeypatch.setattr(torch.autograd.graph, "increment_version", counted.append)
+    monkeypatch.setattr(torch.autograd.graph, "increment_version", counted.extend)
     state, x = torch.zeros(3), torch.ones(3)
     made = recorded(lambda state, x: (state.add_(x), x * 2)[1:], state, x, static=frozenset({0}))
     for replays in range(4):

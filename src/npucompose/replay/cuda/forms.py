@@ -11,6 +11,8 @@ from npucompose.replay import gate
 from npucompose.replay.memory.inputs import is_there, layout_guard, picker, same_number
 from npucompose.replay.operands import span_of
 
+_ADDRESS, _STORAGE, _BYTES = torch.Tensor.data_ptr, torch.Tensor.untyped_storage, torch.UntypedStorage.nbytes
+
 
 class Forms:
     """`Forms(inputs, …).fit(others)`: as many, tensors of the same types, sizes, strides and kinds over memory that is
@@ -23,7 +25,7 @@ class Forms:
         self._device, self._count = device, len(inputs)
         self._tensors = [i for i, value in enumerate(inputs) if isinstance(value, torch.Tensor)]
         self._numbers = [(i, value) for i, value in enumerate(inputs) if not isinstance(value, torch.Tensor)]
-        self._fixed = [i for i in self._tensors if i in fixed]
+        self._pick_fixed = picker([i for i in self._tensors if i in fixed])
         self._places = self._where(inputs)
         self._from_zero = [(i, inputs[i].storage_offset()) for i in from_zero]
         self._pick = picker(self._tensors)
@@ -54,9 +56,10 @@ class Forms:
         self._note(inputs)
         return True
 
-    def _where(self, inputs: Sequence[Any]) -> list[tuple[int, int]]:
-        """Address, and bytes of the storage, of what does not move: where both are the same, its memory is there."""
-        return [(inputs[i].data_ptr(), inputs[i].untyped_storage().nbytes()) for i in self._fixed]
+    def _where(self, inputs: Sequence[Any]) -> tuple[list[int], list[int]]:
+        """Addresses, and bytes of the storages, of what does not move: where both are the same, its memory is there."""
+        fixed = self._pick_fixed(inputs)
+        return list(map(_ADDRESS, fixed)), list(map(_BYTES, map(_STORAGE, fixed)))
 
     def _note(self, inputs: Sequence[Any]) -> None:
         tensors = self._pick(inputs)

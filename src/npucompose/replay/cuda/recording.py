@@ -23,6 +23,7 @@ from npucompose.replay.memory.results import OVERWRITTEN
 from npucompose.replay.operands import layout_of, sharing, traits_of
 
 _InferenceMode = torch._C._InferenceMode
+_copy: Any = torch._foreach_copy_  # type: ignore[attr-defined]
 
 
 @define(eq=False)
@@ -278,16 +279,17 @@ class CudaRecording:
         values = self._buffers.values
         moved = [i for i in self._copied if inputs[i].data_ptr() != values[i].data_ptr()]
         if moved:  # one kernel, where copies one by one would be as many
-            torch._foreach_copy_([values[i] for i in moved], [inputs[i] for i in moved], non_blocking=True)
+            _copy([values[i] for i in moved], [inputs[i] for i in moved], non_blocking=True)
         return moved
 
     def _copy_back(self, inputs: Sequence[Any], moved: Sequence[int]) -> None:
         assert self._buffers is not None
-        for i in self._written:
-            if i in moved:
+        if self._brought_back:
+            for i in self._brought_back.intersection(moved):
                 inputs[i].copy_(self._buffers.values[i], non_blocking=True)
-            elif not inputs[i].is_inference():
-                torch.autograd.graph.increment_version(inputs[i])
+        elsewhere = [inputs[i] for i in self._written if i not in moved]
+        if changed := [value for value in elsewhere if not value.is_inference()]:
+            torch.autograd.graph.increment_version(changed)
 
     def _fits(self, inputs: Sequence[Any]) -> bool:
         # What is written and brought back may share memory with nobody: others would not see it in time.

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable, Sequence
+from operator import is_
 from typing import Any, Literal
 
 import torch
@@ -54,6 +55,9 @@ class DetachedHandle:
         self.outputs: Outputs = outputs
         self._mode = call_mode()
         self._entries = entries = kept.entries
+        in_dicts = [entry for entry in entries if isinstance(entry[0], dict)]
+        self._in_dicts = tuple(zip(*in_dicts, strict=True)) or ((), (), ())
+        self._in_cells = [entry for entry in entries if not isinstance(entry[0], dict)]
         self.unwatched = kept.unwatched
         """How many tensors that it holds stand where it does not look: another in their place goes unnoticed."""
         self._held = held
@@ -120,9 +124,18 @@ class DetachedHandle:
             raise SignatureError(
                 f"this call was captured with {name}={self._mode[name]} and is made with {name}={now[name]}."
             )
-        for owner, name, tensor in self._entries:
-            if (now := standing(owner, name)) is not tensor:
-                raise SignatureError(_replaced(name, tensor, now))
+        if not self._kept_stand():
+            for owner, name, tensor in self._entries:
+                if (now := standing(owner, name)) is not tensor:
+                    raise SignatureError(_replaced(name, tensor, now))
+
+    def _kept_stand(self) -> bool:
+        """Whether every tensor that modules keep stands where it stood: without a loop of Python's, for there may be
+        hundreds."""
+        owners, names, tensors = self._in_dicts
+        return all(map(is_, map(dict.get, owners, names), tensors)) and all(
+            standing(owner, name) is tensor for owner, name, tensor in self._in_cells
+        )
 
     def inputs_of(self, *args: Any, **kwargs: Any) -> list[Any]:
         """What the recording is replayed with for these arguments: they and what is held, parameters above all."""
