@@ -39,8 +39,8 @@ MODELS = {
     "parallel_branches": "stream_plan",
 }
 """{built-in model: passes}; of a plan that is found each is applied, whether it pays or not."""
-TIMED = ("tiny_ops", "gpt_decode", "transformers", "minilm", "moe_shared_expert", "gpt_prefill")
-"""Models that are timed."""
+TIMED = ("tiny_ops", "gpt_decode", "moe_shared_expert", "gpt_prefill")
+"""Models that are timed; those of extensions need an installed package."""
 Found = dict[str, Any]
 RECORDED = ("reduce-overhead", "max-autotune")
 """The modes that record: eager's kernels, and Inductor's."""

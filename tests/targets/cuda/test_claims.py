@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
+from npucompose.graphs import recordable
 from npucompose.replay.captured_graph import CapturedGraph
+from npucompose.replay.front.detached import DetachedHandle
 from tests.targets.cuda import claims
 
 
@@ -48,6 +51,45 @@ def test_times_have_a_spread() -> None:
     found = claims.decoding("cpu", 5, "model.hidden=32", "model.layers=1", "model.ffn=32", "model.steps=3")
     assert list(found) == ["eager", "npucompose", "npucompose, detached"]
     assert all(0 < one["p25_us"] <= one["p50_us"] <= one["p75_us"] for one in found.values())
+
+
+@pytest.mark.parametrize("mode", [claims.RECORDED[0], pytest.param(claims.RECORDED[1], marks=pytest.mark.slow)])
+def test_the_rules_of_both_modes_can_be_asked(mode: str) -> None:
+    claims.what_the_host_holds_counts("cpu", mode)
+    claims.signatures_take_turns("cpu", mode)
+    assert claims.results_live_on("cpu", mode)["overwritten"]
+    assert claims.operators_run_once("cpu", mode, unsafe=True)["calls_of_the_host_code"] == 4
+
+
+def test_an_operator_that_a_replay_leaves_out_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recordable, "is_unsafe", lambda op: False)
+    skipped = lambda self, inputs: [torch.full((4,), 9.0)]  # noqa: E731
+    monkeypatch.setattr(CapturedGraph, "try_replay", skipped)
+    with pytest.raises(AssertionError, match="call 2"):
+        claims.operators_run_once("cpu", unsafe=True)
+
+
+def test_a_recording_that_others_spoil_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    claims.torchs_own_graphs_beside("cpu")
+    genuine, calls = DetachedHandle.__call__, [0]
+
+    def spoilt(self: DetachedHandle, *args: Any) -> Any:
+        calls[0] += 1
+        return genuine(self, *args) + (calls[0] > 3)
+
+    monkeypatch.setattr(DetachedHandle, "__call__", spoilt)
+    with pytest.raises(AssertionError):
+        claims.torchs_own_graphs_beside("cpu")
+
+
+@pytest.mark.slow
+def test_frozen_weights_are_followed_and_all_ways_are_timed() -> None:
+    assert claims.weights_are_followed("cpu") == {"warnings": 1}
+    found = claims.ways_side_by_side("cpu", "mlp", 5, "model.hidden=32")
+    assert [name for name in found if "max-autotune" in name] == [
+        "npucompose max-autotune, not detached", "npucompose max-autotune", "torch max-autotune",
+    ]  # fmt: skip
+    assert all(one["p50_us"] > 0 and one["made_s"] >= 0 for one in found.values())
 
 
 @pytest.mark.slow
