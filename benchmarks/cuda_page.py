@@ -20,8 +20,8 @@ cell is by hand. What each claim is stands in [cuda.md](cuda.md#check-it-on-your
 `tests/targets/cuda/claims.py`.
 """
 TIMED = """Microseconds of one call, from the record of one event to the next, the device idle before: median of 200
-calls in turns with all other ways, and its quartiles. *As fast as eager* is the ratio of the medians. *Its graph alone* is
-the replay of the same CUDA graph with nothing around it: the difference is what the host does. Each way gave
+calls in turns with all other ways, and its quartiles. *As fast as eager* is the ratio of the medians. *Its graph
+alone* is the replay of the same CUDA graph with nothing around it: the difference is what the host does. Each way gave
 eager's results, within the tolerances of `npucompose.measure.numerics`, in the fourth call before it was timed.
 *Made* is the compilation and the first four calls, with the caches of Inductor as the ways before left them."""
 
