@@ -322,8 +322,8 @@ def test_a_model_that_is_gone_leaves_no_weight_behind():
 
 
 def test_target_cuda_watches_what_it_freezes(net: Net):
-    """Its way to Inductor, with tensors of the CPU: nothing of it asks for a GPU."""
-    made = npucompose.materialize(*FUSED)
+    """Its way to Inductor, with tensors of the CPU: nothing of it asks for a GPU but a recording."""
+    made = npucompose.materialize(*FUSED, "inductor.replay=wrapper")
     backend = Backend(
         target=CudaTarget(), mode="max-autotune", options=made.config, inductor=made.backend.inductor,
         pre=made.pre, post=made.post,
