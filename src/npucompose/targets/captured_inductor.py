@@ -26,8 +26,6 @@ class CapturingRecorder:
 
     backend: Backend
     how: Callable[[LowerRequest], HowOften]
-    device: str = "cuda"
-    """Whose kernels a recording holds."""
     _graph: fx.GraphModule | None = field(default=None, init=False)
 
     def wants(self, subject: Subject) -> bool:
@@ -38,18 +36,8 @@ class CapturingRecorder:
     def lowered(self, subject: Subject, compiled: Any) -> Lowered:
         graph_module, self._graph = self._graph, None
         assert graph_module is not None
-        request = LowerRequest(
-            mode=self.backend.mode,
-            graph_module=graph_module,
-            example_inputs=(),
-            static_inputs=subject.fixed,
-            options=self.backend.options,
-            memory=self.backend.common_memory,
-            partial=self.backend.partial,
-            at_once=self.backend.records_at_once,
-            constants=subject.watch,
-        )
-        kernels, why_not = 0, self._why_not(graph_module)
+        request = subject.request(self.backend, graph_module)
+        kernels, why_not = 0, _why_not(graph_module)
         try:
             kernels = launches(compiled)
         except UnreadCode as why:
@@ -63,8 +51,9 @@ class CapturingRecorder:
             how=self.how(request),
         )
 
-    def _why_not(self, graph_module: fx.GraphModule) -> str:
-        """What in the graph needs the host, though Inductor may have found a way around it: nothing in a CUDA graph
-        tells a kernel that was started from one that only the host ran."""
-        outside = planned(graph_module, self.device).outside
-        return f"{outside[0].operator} is in it: {outside[0].reason.rstrip('.')}" if outside else ""
+
+def _why_not(graph_module: fx.GraphModule) -> str:
+    """What in the graph needs the host, though Inductor may have found a way around it: nothing in a CUDA graph
+    tells a kernel that was started from one that only the host ran."""
+    outside = planned(graph_module, "cuda").outside
+    return f"{outside[0].operator} is in it: {outside[0].reason.rstrip('.')}" if outside else ""

@@ -23,6 +23,7 @@ from torch._inductor.compile_fx import compile_fx, compile_fx_inner
 from torch._inductor.custom_graph_pass import CustomGraphPass
 from torch.utils._python_dispatch import _disable_current_modes
 
+from npucompose.replay.interface import LowerRequest
 from npucompose.streams import strip
 from npucompose.targets import inductor_cache, unfused
 from npucompose.targets.aot import changed_by_a_plain_wrapper
@@ -63,6 +64,20 @@ class Subject:
     unfused: Callable[[], fx.GraphModule]
     """The same graph with nothing taken apart or fused, called in the same way; raises `unfused.Untraced`. To be asked
     for while the graph is compiled."""
+
+    def request(self, backend: Backend, graph_module: fx.GraphModule) -> LowerRequest:
+        """For recordings that are made of `graph_module`, or that it stands for."""
+        return LowerRequest(
+            mode=backend.mode,
+            graph_module=graph_module,
+            example_inputs=(),
+            static_inputs=self.fixed,
+            options=backend.options,
+            memory=backend.common_memory,
+            partial=backend.partial,
+            at_once=backend.records_at_once,
+            constants=self.watch,
+        )
 
 
 class Recorder(Protocol):

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from attrs import define, field
+from attrs import define, evolve, field
 from torch.fx import Graph, GraphModule
 
 from npucompose.errors import NpuComposeError
@@ -79,15 +79,6 @@ class NativeRecorder:
         return Contest(key=subject.key, unfused=unfused, limit_ms=self.winners.limit_ms, keep=self.winners.keep)
 
     def _request(self, subject: Subject, graph_module: GraphModule) -> LowerRequest:
-        return LowerRequest(
-            mode=self.backend.mode,
-            graph_module=graph_module,
-            example_inputs=(),
-            static_inputs=subject.fixed,
-            options=self.backend.options,
-            memory=self.backend.common_memory,
-            partial=self.backend.partial,
-            at_once=self.backend.records_at_once,
-            constants=subject.watch,
-            recorded=None if self.kept is None else self.kept.keep,
+        return evolve(
+            subject.request(self.backend, graph_module), recorded=None if self.kept is None else self.kept.keep
         )
