@@ -39,9 +39,18 @@ _kept: list[subprocess.Popen[bytes]] = []
 
 
 def _collected(arguments: Sequence[str]) -> None:
-    """Whatever is wrong with a test, each worker finds and tells by itself."""
+    """Whatever is wrong with a test, each worker finds and tells by itself.
+
+    On one thread: OpenMP starts its threads for the first large tensor that a file makes, a worker would inherit the
+    belief that they are there, and wait for them for ever in its first parallel loop.
+    """
+    import torch
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
         pytest.main(["--collect-only", "-qq", "-p", "no:cacheprovider", *arguments])
+    torch.set_num_threads(threads)
 
 
 def main() -> None:

@@ -28,13 +28,13 @@ def test_it(number):
 """
 
 
-def ran(folder: Path, text: str) -> subprocess.CompletedProcess[str]:
+def ran(folder: Path, text: str, timeout: float | None = None) -> subprocess.CompletedProcess[str]:
     (folder / "test_here.py").write_text(text)
     environment = {**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'tests'}", "MARK": "5"}
     words = ("-n", "2", "-q", "-p", "tests.forked_workers", "-p", "no:cacheprovider", "test_here.py")
     return subprocess.run(
         [sys.executable, "-m", "pytest", *words],
-        cwd=folder, env=environment, capture_output=True, text=True, check=False,
+        cwd=folder, env=environment, capture_output=True, text=True, check=False, timeout=timeout,
     )  # fmt: skip
 
 
@@ -55,3 +55,25 @@ def test_a_file_that_cannot_be_imported_is_told_by_its_error(tmp_path: Path) -> 
     done = ran(tmp_path, IMPORTED + "raise RuntimeError('what is missing')")
     assert done.returncode == pytest.ExitCode.TESTS_FAILED
     assert "what is missing" in done.stdout
+
+
+LARGE = """
+import pytest
+import torch
+
+ROWS = torch.ones(2048, 2048)  # filled by as many threads as there are
+
+@pytest.mark.parametrize("number", range(4))
+def test_it(number):
+    assert torch.get_num_threads() == 2
+    assert float((ROWS + number).sum()) == 2048 * 2048 * (1 + number)
+"""
+
+
+def test_workers_compute_on_several_threads_though_a_file_has_made_a_large_tensor(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "2")
+    done = ran(tmp_path, LARGE, timeout=100)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "4 passed" in done.stdout
