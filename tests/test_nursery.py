@@ -87,7 +87,7 @@ def test_what_was_begun_for_all_is_used_for_the_environments_that_it_has(monkeyp
     shared = json.loads(os.environ[nursery.SHARED]).values()
     monkeypatch.setattr(nursery, "_begun", lambda owner, read: (None, f"own of {owner}"))
     assert [nursery.address(os.environ), nursery.address(offline)] == list(shared)
-    assert nursery.address({**os.environ, "OMP_NUM_THREADS": "2"}) == f"own of {os.getpid()}"
+    assert nursery.address({**os.environ, "OMP_NUM_THREADS": "3"}) == f"own of {os.getpid()}"
 
 
 def hanging(folder: Path) -> tuple[subprocess.Popen[bytes], int]:

@@ -65,7 +65,7 @@ def test_an_operator_that_a_replay_leaves_out_is_noticed(monkeypatch: pytest.Mon
     monkeypatch.setattr(recordable, "is_unsafe", lambda op: False)
     skipped = lambda self, inputs: [torch.full((4,), 9.0)]  # noqa: E731
     monkeypatch.setattr(CapturedGraph, "try_replay", skipped)
-    with pytest.raises(AssertionError, match="call 2"):
+    with pytest.raises(AssertionError, match=r"call [234]"):
         claims.operators_run_once("cpu", unsafe=True)
 
 
