@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import define, field
 
+from npucompose.graphs.recordable import name_of, refused_by_recordings
 from npucompose.replay.cuda.code import CudaCodeCache, HowOften
-from npucompose.replay.front.segments import planned, prepared
+from npucompose.replay.front.segments import prepared
 from npucompose.replay.interface import Lowered, LowerRequest
 from npucompose.targets.inductor_code import UnreadCode, launches
 from npucompose.targets.unfused import copied
@@ -36,14 +37,14 @@ class CapturingRecorder:
     def lowered(self, subject: Subject, compiled: Any) -> Lowered:
         graph_module, self._graph = self._graph, None
         assert graph_module is not None
-        request = subject.request(self.backend, graph_module)
-        kernels, why_not = 0, _why_not(graph_module)
+        request = prepared(subject.request(self.backend, graph_module))
+        kernels, why_not = 0, _why_not(request.graph_module.graph)
         try:
             kernels = launches(compiled)
         except UnreadCode as why:
             why_not = why_not or f"its code {why}"
         return CudaCodeCache(
-            prepared(request),
+            request,
             compiled,
             kernels=kernels,
             why_not=why_not,
@@ -52,8 +53,8 @@ class CapturingRecorder:
         )
 
 
-def _why_not(graph_module: fx.GraphModule) -> str:
+def _why_not(graph: fx.Graph) -> str:
     """What in the graph needs the host, though Inductor may have found a way around it: nothing in a CUDA graph
     tells a kernel that was started from one that only the host ran."""
-    outside = planned(graph_module, "cuda").outside
-    return f"{outside[0].operator} is in it: {outside[0].reason.rstrip('.')}" if outside else ""
+    found = next(refused_by_recordings(graph, "cuda"), None)
+    return "" if found is None else f"{name_of(found[0])} is in it: {found[1].rstrip('.')}"

@@ -39,7 +39,7 @@ def prove() -> Prove:
         try:
             found[name] = {"held": True, "found": claim(*arguments)}
         except BaseException:
-            found[name] = {"held": False, "error": traceback.format_exc()}
+            found[name] = {"held": False, "error": traceback.format_exc().replace(f"{claims.ROOT}/", "")}
             raise
         finally:
             write_atomically(written, json.dumps({**here, "claims": found}, indent=1) + "\n")
