@@ -67,6 +67,14 @@ def test_where_each_signature_is_recorded_shapes_are_auto(overrides: list[str], 
         assert made is checked
 
 
+def test_where_sizes_grow_with_every_call_shapes_are_auto_without_a_recording_too() -> None:
+    checked = api.checked(["mode=max-autotune"], with_model=False)
+    assert api.with_own_shapes(checked) is checked
+    assert api.with_own_shapes(checked, growing=True).experiment.shapes == Shapes(name="auto", dynamic=None)
+    chosen = api.checked(["mode=max-autotune", "shapes.dynamic=true"], with_model=False)
+    assert api.with_own_shapes(chosen, growing=True) is chosen
+
+
 def test_one_set_of_notices_and_one_composer_serve_all_graphs(monkeypatch: pytest.MonkeyPatch) -> None:
     assert api._notices() is api._notices()
     assert api.composer_of() is api.composer_of()

@@ -98,15 +98,16 @@ def _choices(overrides: Sequence[Any]) -> Iterator[str]:
             raise ConfigError(f"a choice is a text like 'mode=reduce-overhead'; given {override!r}.")
 
 
-def with_own_shapes(made: Checked) -> Checked:
+def with_own_shapes(made: Checked, *, growing: bool = False) -> Checked:
     """Where nobody chose `shapes` and each signature is recorded here anyway: shapes=auto.
 
     A recording is as static as can be, whatever graph it is made of; a graph for each shape on top of it would only
-    cost a compilation each.
+    cost a compilation each. `growing` says that sizes or numbers change with every call: then shapes=auto also where
+    nothing is recorded, because torch would soon make no more graphs.
     """
     chosen = made.provenance["shapes.name"] != "conf/shapes/static.yaml"
-    records = made.target.detaches and made.target.capabilities(made.experiment.mode.name).captures
-    if chosen or not records or made.experiment.shapes != Shapes():
+    wanted = growing or made.target.capabilities(made.experiment.mode.name).captures
+    if chosen or not (wanted and made.target.detaches) or made.experiment.shapes != Shapes():
         return made
     return evolve(
         made,

@@ -144,6 +144,7 @@ def test_copies_of_a_generation_config_hold_the_same_one(recipe: str) -> None:
 
 def test_weights_are_not_frozen_and_that_is_said() -> None:
     config = npucompose.compile_config("mode=max-autotune")
+    assert config.dynamic is None, "shapes that nobody chose are auto"
     assert [line.option for line in config.effective] == ["inductor.freezing"]
     later = Effective(option="streams", requested=2, effective=1, why="one stream is as fast")
     config.materialised.backend.effective = lambda: [later]

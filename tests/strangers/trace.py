@@ -71,6 +71,8 @@ def _acts(call: str, rest: str, texts: list[str]) -> Iterator[Did]:
             yield Did("asks", f"{call}({rest[:200]}")
     elif call in ("kill", "tkill", "ptrace"):
         yield Did("signals", f"{call}({rest[:80]}")
+    elif call in ("mkdir", "mkdirat") and "EEXIST" in rest:
+        return  # a folder that is there stays what it is
     elif call in CHANGES or WRITES.search(rest):
         base = BASE.match(rest)
         for text in texts:

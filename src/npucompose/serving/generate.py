@@ -35,7 +35,8 @@ def compile_config(*choices: Overrides, config_dirs: Sequence[str] = ()) -> Reci
     """
     given = [*caller_choices(choices)]
     _wants_transformers()
-    checked = with_own_shapes(_of_a_file(given) or check(compose(given, config_dirs=config_dirs), with_model=False))
+    made = _of_a_file(given) or check(compose(given, config_dirs=config_dirs), with_model=False)
+    checked = with_own_shapes(made, growing=True)  # some layers count the steps in a number of Python's
     mode = checked.experiment.mode.name
     if not checked.target.support(mode).compiles:
         raise ConfigError(

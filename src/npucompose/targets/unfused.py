@@ -18,6 +18,7 @@ from torch._guards import TracingContext, tracing
 from torch._ops import OpOverload
 from torch.utils._python_dispatch import _disable_current_modes
 
+from npucompose.graphs.recordable import name_of, refused_by_recordings
 from npucompose.replay.executor.trial import why_only_once
 from npucompose.streams import strip
 
@@ -39,8 +40,8 @@ def unfused(
 ) -> fx.GraphModule:
     """The graph behind the passes, with the placeholders of `fused`; weights that are constants there are constants.
 
-    Raises Untraced, at once where nobody could compare the two by calling them. Called while `fused` is under
-    compilation.
+    Raises Untraced, at once where nobody could compare the two by calling them, and where no recording can hold it.
+    Called while `fused` is under compilation.
     """
     for operator in _operators(fused.graph):
         if why := why_only_once(operator):
@@ -50,6 +51,8 @@ def unfused(
         raise Untraced("is traced by nobody: torch.compile is not at work")
     with _disable_current_modes(), tracing(context):
         aot = _traced(backend, dynamo, example_inputs)
+    for node, _ in refused_by_recordings(aot.graph, "cpu"):
+        raise Untraced(f"cannot be recorded whole: {name_of(node)}")
     weights = list(getattr(context, "params_flat", None) or ())
     wanted = [node.name for node in fused.graph.find_nodes(op="placeholder")]
     places = {node.name: place for place, node in enumerate(aot.graph.find_nodes(op="placeholder"))}
