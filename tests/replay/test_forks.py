@@ -7,7 +7,6 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,7 +18,7 @@ from npucompose.replay.front.graph_cache import GraphCache
 from npucompose.replay.memory.arena import Arena
 from npucompose.replay.operands import same_bytes
 from npucompose.replay.plan import Workers
-from tests.replay.capturing import one_thread, request, traced
+from tests.replay.capturing import one_thread, openmp_of_torch, request, traced
 from tests.replay.executor.streams_by_hand import planned
 from tests.replay.test_arena import EXECUTORS, block, block_of
 from tests.replay.test_generated_code import Code
@@ -193,12 +192,6 @@ def test_a_fork_from_within_a_replay_keeps_its_turn(library: Any) -> None:
 
 
 # -- generated kernels, which ask OpenMP for a fixed number of threads
-
-
-def openmp_of_torch() -> ctypes.CDLL:
-    torch.ones(1 << 16).sum()
-    mapped = Path("/proc/self/maps").read_text(encoding="utf-8").split()
-    return ctypes.CDLL(next(word for word in mapped if "libgomp" in word))
 
 
 def team_of(threads: int, *, parallel: bool) -> Code:

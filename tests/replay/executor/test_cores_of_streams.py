@@ -16,6 +16,7 @@ from attrs import evolve
 from npucompose.replay.captured_graph import CapturedGraph
 from npucompose.replay.executor import build
 from npucompose.replay.operands import same_bytes
+from tests.replay.capturing import openmp_of_torch
 from tests.replay.executor.streams_by_hand import (
     MEETING_S,
     TWO,
@@ -181,6 +182,19 @@ def test_torch_s_threads_are_left_as_they_were(computing_on_two: CapturedGraph) 
     torch.set_flush_denormal(False)
     tiny = torch.full((1 << 20,), 1e-40)
     assert bool(((tiny * 1.0) != 0).all())
+
+
+@needs_two_cores
+@with_openmp
+def test_where_openmp_starts_no_second_thread_a_worker_takes_the_stream(computing_on_two: CapturedGraph) -> None:
+    openmp = openmp_of_torch()
+    levels = openmp.omp_get_max_active_levels()
+    openmp.omp_set_max_active_levels(0)  # so that a team is one thread, whatever number of them is asked for
+    try:
+        replayed(computing_on_two)
+    finally:
+        openmp.omp_set_max_active_levels(levels)
+    assert len({thread for _, thread in ran.values()}) == 2
 
 
 ON_ONE_CORE = """

@@ -50,10 +50,9 @@ struct Operands {
 // Null for another operator, for operands that do not fit, and where the weight was packed for another number of rows.
 std::optional<Operands> operands_of(const c10::OperatorHandle& op, const Stack& args, const at::Tensor& out) {
   if (op.operator_name().name != "mkl::_mkl_linear" || !args.at(0).isTensor() || !args.at(1).isTensor()) return std::nullopt;
-  if (!args.at(3).isTensor() && !args[3].isNone()) return std::nullopt;
   Operands found;
   found.x = args[0].toTensor(), found.packed = args[1].toTensor(), found.out = out;
-  if (args[3].isTensor()) found.bias = args[3].toTensor();
+  if (args.at(3).isTensor()) found.bias = args[3].toTensor();
   if (!found.fits() || args.at(4).toInt() != found.rows) return std::nullopt;
   return found;
 }

@@ -69,7 +69,6 @@ class StreamWatch {
     phase_ = Phase::streams;
     const int64_t lost = stretch_ns_ - stretch_ * one_;
     if (is_due_ && stretch_ns_ > stretch_ * limit()) fall(lost);
-    is_due_ = false;
     forget();
   }
 
@@ -87,7 +86,6 @@ class StreamWatch {
     if (is_due_ && trying) {
       fall(lost_);
       forget();
-      is_due_ = false;
     } else if (is_due_ || ++since_timed_ >= kOften) {
       phase_ = Phase::one;
     }
