@@ -300,7 +300,7 @@ class CpuTarget(Target):
         kept: KeptGraph | None = None,
         watch: Watch | None = None,
     ) -> Callable[..., Any]:
-        from npucompose.targets import attention, batched, inductor, linears
+        from npucompose.targets import attention, batched, inductor, known_forms, linears
 
         def chosen(aot: fx.GraphModule) -> None:
             linears.choose_linears(aot, library=self.linear, winners=winners)
@@ -310,8 +310,9 @@ class CpuTarget(Target):
         known = len(backend.made)
         recorder = self.recorder(backend, winners, kept) if backend.records else None
         compiled = inductor.through_inductor(
-            backend, graph_module, example_inputs, frozen=chosen, recorder=recorder, winners=winners, watch=watch
-        )
+            backend, graph_module, example_inputs, frozen=chosen, recorder=recorder, winners=winners, watch=watch,
+            unpacked=known_forms.in_known_forms,
+        )  # fmt: skip
         for compilation in backend.made[known:]:
             compilation.winners = winners.found
         return compiled

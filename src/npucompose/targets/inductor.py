@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from npucompose.targets.winners import Winners
 
 Frozen = Callable[["fx.GraphModule"], Any]
-"""What is done with a graph whose weights have become constants."""
+"""What is done with a graph whose weights have become constants, or will."""
 
 
 @attrs.frozen(kw_only=True, eq=False)
@@ -100,17 +100,19 @@ def through_inductor(
     recorder: Recorder | None = None,
     winners: Winners | None = None,
     watch: Watch | None = None,
+    unpacked: Frozen | None = None,
 ) -> Callable[..., Any]:
     """The passes, then Inductor; a stream plan has been validated by its pass and is stripped here.
 
-    With a `recorder` what Inductor makes for inference is called through what that makes of it. With `winners` its
-    products are computed as is known there, and it is kept there what Inductor measures of them. `watch` is over the
-    graph's constants, where somebody has made one already.
+    `unpacked` is called with a graph for inference whose weights will be constants, before anything packs them, and
+    `frozen` when they are. With a `recorder` what Inductor makes for inference is called through what that makes of it.
+    With `winners` its products are computed as is known there, and it is kept there what Inductor measures of them.
+    `watch` is over the graph's constants, where somebody has made one already.
 
     AOTAutograd's own cache is off: its key knows no pass, so that a hit would run a graph that other passes made, and
     would leave no account of this one. Inductor's cache, whose key is the graph as the passes left it, stays on.
     """
-    first = _PassesFirst(backend, winners)
+    first = _PassesFirst(backend, winners, unpacked)
     watch = watch or backend.frozen.watch(graph_module)
     dynamo = unfused.copied(graph_module) if recorder is not None else graph_module
     digest = digest_of(watch.tensors) if watch is not None else None
@@ -263,8 +265,8 @@ class _PassesFirst(CustomGraphPass):
     for training reach the hook joint, forward and backward in one; their passes run on the two halves, in `inner`.
     """
 
-    def __init__(self, backend: Backend, winners: Winners | None = None) -> None:
-        self.backend, self.winners = backend, winners
+    def __init__(self, backend: Backend, winners: Winners | None = None, unpacked: Frozen | None = None) -> None:
+        self.backend, self.winners, self._unpacked = backend, winners, unpacked
         self._of: Compilation | None = None
         self._begun = 0.0
 
@@ -278,6 +280,8 @@ class _PassesFirst(CustomGraphPass):
         if self._of is not None and self._of.graph_module is graph_module:
             return
         self.rewrite(graph_module, [node.meta.get("val") for node in placeholders])
+        if self._unpacked is not None and inductor_config.freezing:
+            self._unpacked(graph_module)
 
     def uuid(self) -> str:
         """The key of Inductor's cache is made of the graph as the passes left it: one for all, where nothing else says

@@ -117,7 +117,7 @@ class Rule:
 
 
 def times(random: random.Random, one: int) -> Iterator[tuple[int, int]]:
-    """What a replay takes side by side and on one stream, of a machine that changes now and then; mostly about `one`."""
+    """What a replay takes on streams and on one, on a machine that changes now and then; mostly about `one`."""
     start = random.choice([0, 1, 5000])
     yield from [(one // 2, one)] * start or [(25 * one, one)]
     near = [one - one // 4, one, limit := one + one // 32, limit + 1, limit + 2, limit + one // 4]

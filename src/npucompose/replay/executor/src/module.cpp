@@ -8,6 +8,7 @@
 #include "gate.h"
 #include "held_kernels.inc"
 #include "onednn.h"
+#include "packed.h"
 
 namespace py = pybind11;
 
@@ -96,6 +97,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   });
   m.def("is_plain", [](const py::object& object) { return npucompose::is_plain(object.ptr()); });
   m.def("has_onlookers", &npucompose::has_onlookers);
+  m.def("address_of_packed", &npucompose::address_of_packed);
   m.def("synchronisation_ns", [](int64_t rounds, int64_t spin_ns, const std::vector<int>& cores) {
     const py::gil_scoped_release release;
     return npucompose::synchronisation_ns(rounds, spin_ns, cores);

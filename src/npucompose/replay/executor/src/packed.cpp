@@ -133,4 +133,8 @@ KernelPtr packed_kernel(const c10::OperatorHandle& op, const Stack& args, const 
   }
 }
 
+uintptr_t address_of_packed(const at::Tensor& packed) {
+  return at::native::data_ptr_from_mkldnn ? reinterpret_cast<uintptr_t>(at::native::data_ptr_from_mkldnn(packed)) : 0;
+}
+
 }  // namespace npucompose

@@ -10,4 +10,7 @@ namespace npucompose {
 // operator (torch hides the library that has packed for `mkldnn::`), and where MKL cannot be asked.
 KernelPtr packed_kernel(const c10::OperatorHandle& op, const torch::jit::Stack& args, const at::Tensor& out);
 
+// Where a weight lies that a library has packed; 0 where torch does not say.
+uintptr_t address_of_packed(const at::Tensor& packed);
+
 }  // namespace npucompose

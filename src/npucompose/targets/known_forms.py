@@ -1,0 +1,87 @@
+"""Operators in the forms that Inductor's patterns for oneDNN know, before weights are packed.
+
+# Note [Forms that Inductor packs and fuses]
+Inductor packs the frozen weight of a convolution over two or three dimensions. One over a sequence it leaves to ATen,
+which adds a dimension, hands it to oneDNN and has the weight put into oneDNN's order on every call. With the dimension
+in the graph the weight is packed once.
+
+Its pattern of GELU with a tanh, which oneDNN computes in passing, has x * x * x. What is written with `pow(x, 3)`, as
+in GPT-2 of transformers, and which ATen computes in the same way, went to a kernel of its own, which took a third as
+long as the product before it.
+(torch/_inductor/fx_passes/mkldnn_fusion.py, torch 2.7 to 2.13.)
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import fx
+from torch.fx.node import map_arg
+
+aten = torch.ops.aten
+SEQUENCE = 3
+"""Dimensions of a convolution's input: batch, channels, length."""
+
+
+def in_known_forms(graph_module: fx.GraphModule) -> int:
+    """Rewrite what of a graph has another form, and sizes that are numbers; how many operators that were.
+
+    Float32 on the CPU, with oneDNN only. The values stay what they were, but for the order of sums in a convolution.
+    """
+    if not torch.backends.mkldnn.is_available():
+        return 0
+    found = [node for node in graph_module.graph.nodes if node.op == "call_function" and node.target in FORMS]
+    rewritten = sum(FORMS[node.target](graph_module.graph, node) for node in found)
+    if rewritten:
+        graph_module.recompile()
+    return rewritten
+
+
+def _convolution(graph: fx.Graph, node: fx.Node) -> bool:
+    x, weight, bias, stride, padding, dilation, transposed, output_padding, groups = node.args
+    if transposed or not all(_is_plain(part, SEQUENCE) for part in (x, weight)):
+        return False
+    given: list[Any] = [stride, padding, dilation, output_padding]
+    over = [[more, *numbers] for more, numbers in zip((1, 0, 1, 0), given, strict=True)]
+    with graph.inserting_before(node):
+        wide = [_called(graph, aten.unsqueeze.default, part, 2) for part in (x, weight)]
+        made = _called(graph, aten.convolution.default, *wide, bias, *over[:3], transposed, over[3], groups)
+        _replace(node, _called(graph, aten.squeeze.dim, made, 2))
+    return True
+
+
+def _cube(graph: fx.Graph, node: fx.Node) -> bool:
+    x, exponent = node.args
+    if exponent != 3 or not _is_plain(x):
+        return False
+    with graph.inserting_before(node):
+        _replace(node, _called(graph, aten.mul.Tensor, _called(graph, aten.mul.Tensor, x, x), x))
+    return True
+
+
+FORMS = {aten.convolution.default: _convolution, aten.pow.Tensor_Scalar: _cube}
+
+
+def _is_plain(node: Any, dimensions: int | None = None) -> bool:
+    value = node.meta.get("val") if isinstance(node, fx.Node) else None
+    return (
+        isinstance(value, torch.Tensor)
+        and value.dtype == torch.float32
+        and value.device.type == "cpu"
+        and dimensions in (None, value.dim())
+        and all(type(size) is int for size in value.shape)
+    )
+
+
+def _called(graph: fx.Graph, op: Any, *args: Any) -> fx.Node:
+    node = graph.call_function(op, args)
+    node.meta["val"] = op(*map_arg(args, lambda part: part.meta["val"]))
+    return node
+
+
+def _replace(node: fx.Node, made: fx.Node) -> None:
+    """`made` has the source of what it stands for."""
+    made.meta = {**node.meta, "val": made.meta["val"]}
+    node.replace_all_uses_with(made)
+    node.graph.erase_node(node)

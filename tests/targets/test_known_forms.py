@@ -1,0 +1,129 @@
+"""Operators in the forms that Inductor's patterns for oneDNN know: which are rewritten, and that the values stay."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, fx, nn
+from torch.fx.experimental.proxy_tensor import make_fx
+
+import npucompose
+from npucompose.replay.captured_graph import CapturedGraph
+from npucompose.replay.operands import same_bytes
+from npucompose.targets.known_forms import in_known_forms
+
+onednn = pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="this torch has no oneDNN")
+FUSED = ("mode=max-autotune", "inductor.max_autotune=false", "target.measuring=never")
+
+
+def with_values(function: Any, *inputs: Any) -> fx.GraphModule:
+    """The aten graph with what Inductor's hooks find in it."""
+    return make_fx(function, tracing_mode="fake")(*inputs)
+
+
+def names(graph_module: fx.GraphModule) -> list[str]:
+    return [str(node.target) for node in graph_module.graph.nodes if node.op == "call_function"]
+
+
+def convolution(x: Tensor, weight: Tensor, bias: Tensor | None = None, **how: Any) -> Tensor:
+    return torch.nn.functional.conv1d(x, weight, bias, **how)
+
+
+@onednn
+@pytest.mark.parametrize(
+    ("groups", "how"),
+    [
+        (1, {}),
+        (1, {"stride": 2, "padding": 1}),
+        (1, {"padding": 3, "dilation": 2}),
+        (2, {"stride": 3, "padding": 2, "dilation": 2}),
+    ],
+)
+@pytest.mark.parametrize("with_bias", [True, False])
+def test_a_convolution_of_a_sequence_gets_a_dimension_and_keeps_its_values(
+    groups: int, how: dict[str, Any], with_bias: bool
+) -> None:
+    given = [torch.randn(3, 8, 31), torch.randn(6, 8 // groups, 5), *([torch.randn(6)] if with_bias else [])]
+    graph = with_values(lambda *given: convolution(*given, groups=groups, **how), *given)
+    before = next(node for node in graph.graph.nodes if "convolution" in str(node.target)).meta
+    assert in_known_forms(graph) == 1
+    (made,) = (node for node in graph.graph.nodes if "convolution" in str(node.target))
+    assert made.args[0].meta["val"].shape == (3, 8, 1, 31)
+    assert made.args[1].meta["val"].shape == (6, 8 // groups, 1, 5)
+    narrow = next(iter(made.users))
+    assert narrow.meta["val"].shape == before["val"].shape
+    assert narrow.meta.get("stack_trace") == before.get("stack_trace")
+    torch.testing.assert_close(graph(*given), convolution(*given, groups=groups, **how))
+
+
+@onednn
+@pytest.mark.parametrize(
+    ("function", "inputs"),
+    [
+        (lambda x, w: torch.nn.functional.conv_transpose1d(x, w), [(2, 4, 9), (4, 3, 3)]),
+        (lambda x, w: torch.nn.functional.conv2d(x, w), [(2, 4, 9, 9), (3, 4, 3, 3)]),
+        (lambda x, w: convolution(x.double(), w.double()), [(2, 4, 9), (3, 4, 3)]),
+        (lambda x, w: (x + w) ** 2, [(2, 4), (2, 4)]),
+        (lambda x, w: (x + w).double() ** 3, [(2, 4), (2, 4)]),
+        (lambda x, w: torch.pow(x, w), [(2, 4), (2, 4)]),
+    ],
+)
+def test_what_has_another_form_stays(function: Any, inputs: list[tuple[int, ...]]) -> None:
+    graph = with_values(function, *(torch.randn(shape) for shape in inputs))
+    before = names(graph)
+    assert in_known_forms(graph) == 0
+    assert names(graph) == before
+
+
+@onednn
+def test_a_cube_is_two_products_with_the_same_bits() -> None:
+    x = torch.randn(1000)
+    graph = with_values(lambda x: torch.pow(x, 3.0) + 1, x)
+    assert in_known_forms(graph) == 1
+    assert names(graph) == ["aten.mul.Tensor", "aten.mul.Tensor", "aten.add.Tensor"]
+    assert same_bytes(graph(x), x**3 + 1)
+
+
+def test_without_onednn_nothing_is_rewritten(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph = with_values(lambda x: x**3, torch.randn(4))
+    monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: False)
+    assert in_known_forms(graph) == 0
+    assert names(graph) == ["aten.pow.Tensor_Scalar"]
+
+
+class Model(nn.Module):
+    """A convolution of a sequence, and GPT-2's GELU behind a product, as transformers write it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.over = nn.Conv1d(16, 32, 3, padding=1)
+        self.inner = nn.Linear(40, 64)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.inner(self.over(x))
+        return 0.5 * y * (1.0 + torch.tanh(0.7978845608028654 * (y + 0.044715 * torch.pow(y, 3.0))))
+
+
+@onednn
+@pytest.mark.parametrize("freezing", [True, False])
+def test_packed_and_fused_where_the_weights_are_frozen_and_left_alone_elsewhere(
+    fresh_dynamo: None, freezing: bool
+) -> None:
+    torch.manual_seed(0)
+    model, x = Model().eval(), torch.randn(2, 16, 40)
+    choices = (*FUSED, "target.linear=onednn", f"inductor.freezing={str(freezing).lower()}")
+    with torch.no_grad():
+        fast = npucompose.compile(copy.deepcopy(model), *choices)
+        got = [fast(x) for _ in range(3)][-1]
+        torch.testing.assert_close(got, model(x))
+    (made,) = fast.materialised.backend.compilations
+    captured = made.lowered.last
+    assert isinstance(captured, CapturedGraph)
+    called = [step.op._schema.name for step in captured.plan.steps]
+    assert ("mkldnn::_convolution_pointwise" in called) == freezing
+    assert ("aten::convolution" in called) == (not freezing)
+    by_onednn = [step for step in captured.plan.steps if step.op._schema.name == "mkldnn::_linear_pointwise"]
+    assert [(step.args[3], step.args[5]) for step in by_onednn] == ([("gelu", "tanh")] if freezing else [])
