@@ -154,6 +154,34 @@ def test_a_packed_weight_is_packed_again_of_the_weight_that_it_is(product: Any, 
     assert same(nothing_named.replay(given), recording.replay(given))
 
 
+SLIDES: list[Any] = [[0, 1], [1, 2], [1, 1], 2]
+"""Padding, stride, dilation, groups."""
+
+
+def convolved(x: torch.Tensor, packed: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    return (torch.ops.mkldnn._convolution_pointwise(x, packed, TABLE, *SLIDES, "relu", [], ""),)
+
+
+def convolved_anew(x: torch.Tensor, packed: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """Of what an operator makes, of which a plan knows no sizes."""
+    anew = torch.ops.mkldnn._convolution_pointwise(x, packed, TABLE, *SLIDES, "none", [], "")
+    return (torch.ops.mkldnn._convolution_pointwise(anew, packed, TABLE, *SLIDES, "none", [], ""),)
+
+
+@pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="this torch has no oneDNN")
+def test_a_packed_filter_is_packed_again_for_the_same_inputs():
+    x, filters = torch.randn(2, 8, 1, 9), torch.randn(8, 4, 1, 3)
+    packed = packing["onednn convolution"](filters, *SLIDES, list(x.shape))
+    recording = recorded_with(convolved, packed, x)
+    kept = written(recording.plan, [TABLE])
+    assert [one.shape for one in kept.constants if one.dim() > 1] == [filters.shape]
+    given = torch.randn(2, 8, 1, 9)
+    assert same(made_again(kept, [TABLE], [x]).replay(given), recording.replay(given))
+    assert same(recording.replay(given), convolved(given, packed))
+    with pytest.raises(Unwritten, match=re.escape("a packed weight of mkldnn._convolution_pointwise")):
+        written(recorded_with(convolved_anew, packed, x).plan, [TABLE])
+
+
 @pytest.mark.skipif(not torch.backends.mkl.is_available(), reason="this torch has no MKL")
 def test_a_packed_weight_that_is_not_the_plain_one_beside_it_is_not_written():
     recording = recorded_with(by_mkl, packing["mkl"](WEIGHT + 1, 3), torch.randn(3, 8))

@@ -12,6 +12,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 import npucompose
 from npucompose.replay.captured_graph import CapturedGraph
+from npucompose.replay.front.graph_cache import GraphCache
 from npucompose.replay.operands import same_bytes
 from npucompose.targets.known_forms import in_known_forms
 
@@ -120,6 +121,7 @@ def test_packed_and_fused_where_the_weights_are_frozen_and_left_alone_elsewhere(
         got = [fast(x) for _ in range(3)][-1]
         torch.testing.assert_close(got, model(x))
     (made,) = fast.materialised.backend.compilations
+    assert isinstance(made.lowered, GraphCache)
     captured = made.lowered.last
     assert isinstance(captured, CapturedGraph)
     called = [step.op._schema.name for step in captured.plan.steps]

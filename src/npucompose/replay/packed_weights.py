@@ -1,7 +1,8 @@
-"""Weights in a layout of a library's own, by how they were made: the plain weight, and for how many rows.
+"""Weights in a layout of a library's own, by how they were made: the plain weight, and for which inputs.
 
 Nobody can look into one and no file can hold it; packing is quick, and what it gives follows from the two. Before that
-is relied on, a product by the weight packed again is compared with one by the weight at hand, bit for bit.
+is relied on, a product (or a convolution) by the weight packed again is compared with one by the weight at hand, bit
+for bit.
 """
 
 from __future__ import annotations
@@ -17,16 +18,17 @@ from npucompose.replay.operands import same_bytes
 from npucompose.replay.plan import PlanSlot, Step
 
 PACKED = 1
-"""The argument that is the weight, of both products."""
+"""The argument that is the weight, of all of them."""
 
 
 @frozen(kw_only=True, eq=False)
 class PackedWeight:
-    """`packing[library](plain, rows)` is the weight."""
+    """`packing[way](plain, *given)` is the weight."""
 
-    library: str
+    way: str
     plain: torch.Tensor
-    rows: int
+    given: tuple[Any, ...]
+    """Rows of x; of a convolution padding, stride, dilation, groups and the sizes of x."""
 
 
 def _by_mkl(plain: torch.Tensor, rows: int) -> torch.Tensor:
@@ -37,7 +39,15 @@ def _by_onednn(plain: torch.Tensor, rows: int) -> torch.Tensor:
     return torch.ops.mkldnn._reorder_linear_weight(plain, rows)
 
 
-packing: dict[str, Callable[[torch.Tensor, int], torch.Tensor]] = {"mkl": _by_mkl, "onednn": _by_onednn}
+def _filter_by_onednn(plain: torch.Tensor, *given: Any) -> torch.Tensor:
+    return torch.ops.mkldnn._reorder_convolution_weight(plain, *given)
+
+
+packing: dict[str, Callable[..., torch.Tensor]] = {
+    "mkl": _by_mkl,
+    "onednn": _by_onednn,
+    "onednn convolution": _filter_by_onednn,
+}
 
 
 def is_opaque(value: Any) -> bool:
@@ -49,15 +59,19 @@ def how_packed(step: Step, position: int) -> PackedWeight | None:
     name, x, packed = step.op._schema.name, step.args[0], step.args[position]
     if position != PACKED or not isinstance(x, PlanSlot):
         return None
+    shape = x.layout.shape
     if name == "mkl::_mkl_linear":
-        found = PackedWeight(library="mkl", plain=_tensor(step.args[2]), rows=step.args[4])
+        found = PackedWeight(way="mkl", plain=_tensor(step.args[2]), given=(step.args[4],))
     elif name == "mkldnn::_linear_pointwise":
-        found = PackedWeight(library="onednn", plain=packed.to_dense(), rows=prod(x.layout.shape[:-1]))
+        found = PackedWeight(way="onednn", plain=packed.to_dense(), given=(prod(shape[:-1]),))
+    elif name == "mkldnn::_convolution_pointwise" and not step.op._schema.overload_name:
+        given = (*map(list, step.args[3:6]), step.args[6], list(shape))
+        found = PackedWeight(way="onednn convolution", plain=packed.to_dense(), given=given)
     else:
         return None
-    given = torch.rand(x.layout.shape, dtype=torch.float32).to(x.layout.dtype)
-    again = packing[found.library](found.plain, found.rows)
-    products = [_product(found, given, weight) for weight in (packed, again)]
+    sample = torch.rand(shape, dtype=torch.float32).to(x.layout.dtype)
+    again = packing[found.way](found.plain, *found.given)
+    products = [_product(found, sample, weight) for weight in (packed, again)]
     return found if same_bytes(*products) else None
 
 
@@ -66,7 +80,9 @@ def _tensor(value: Any) -> torch.Tensor:
 
 
 def _product(found: PackedWeight, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-    if found.library == "mkl":
-        return torch.ops.mkl._mkl_linear(x, weight, found.plain, None, found.rows)
+    if found.way == "mkl":
+        return torch.ops.mkl._mkl_linear(x, weight, found.plain, None, *found.given)
     none: Sequence[Any] = ()
-    return torch.ops.mkldnn._linear_pointwise(x, weight, None, "none", none, "")
+    if found.way == "onednn":
+        return torch.ops.mkldnn._linear_pointwise(x, weight, None, "none", none, "")
+    return torch.ops.mkldnn._convolution_pointwise(x, weight, None, *found.given[:4], "none", none, "")

@@ -2,8 +2,8 @@
 
 Written are plans that hold for any inputs of one signature: operators by their names, generated kernels by the library
 that they are in, constants by the weight that they are or byte for byte, packed weights by how they were made. Whatever
-else a plan may hold (constants that a step writes, packed filters of convolutions, collectives, addresses) makes it
-`Unwritten`.
+else a plan may hold (constants that a step writes, filters that are packed for a convolution of what a step makes anew,
+collectives, addresses) makes it `Unwritten`.
 """
 
 from __future__ import annotations
@@ -153,10 +153,10 @@ class _Writer:
             raise Unwritten(f"a packed weight of {step.op}")
         for place, weight in enumerate(self.weights):
             if weight.layout is torch.strided and same_bytes(weight, found.plain):
-                return {"packed": [found.library, ["weight", place], found.rows]}
+                return {"packed": [found.way, ["weight", place], self._value(found.given)]}
         self.constants.append(found.plain)
         source = ["bytes", len(self.constants) - 1, laid_out(layout_of(found.plain))]
-        return {"packed": [found.library, source, found.rows]}
+        return {"packed": [found.way, source, self._value(found.given)]}
 
     def _output(self, output: Output) -> list[Any]:
         match output:
@@ -264,9 +264,9 @@ class _Reader:
         return self.weights[number] if kind == "weight" else layout_from(layout).over(self.constants[number])
 
     def _packed(self, made: Sequence[Any]) -> torch.Tensor:
-        library, source, rows = made
+        way, source, given = made
         with torch.no_grad():
-            return packing[library](self._constant(*source), rows)
+            return packing[way](self._constant(*source), *self._value(given))
 
     def _step(
         self, before: Sequence[Step], op: Sequence[str], args: Sequence[Any], results: Sequence[Any], name: str,
