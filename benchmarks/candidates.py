@@ -21,7 +21,8 @@ from torch._inductor import config as inductor_config
 import npucompose
 from npucompose.replay.captured_graph import CapturedGraph
 from npucompose.replay.executor.native import Native
-from npucompose.replay.operands import flat, storage_of
+from npucompose.replay.operands import storage_of
+from npucompose.replay.packed_weights import packed_in
 from npucompose.replay.plan import Plan
 
 
@@ -69,9 +70,8 @@ def packed_bytes(plan: Plan, module: torch.nn.Module) -> int:
     """What the weights take that a recording keeps beside the module's own: folded, or packed for a library."""
     own = {storage_of(tensor) for tensor in (*module.parameters(), *module.buffers())}
     kept = {storage_of(root.contents): root.nbytes for root in plan.roots if root.kind == "attribute"}
-    packed = {id(leaf): leaf for step in plan.steps for leaf in flat(step.args) if isinstance(leaf, torch.Tensor)}
     return sum(nbytes for storage, nbytes in kept.items() if storage not in own) + sum(
-        torch.ops.mkldnn._nbytes(tensor) for tensor in packed.values() if tensor.is_mkldnn
+        torch.ops.mkldnn._nbytes(weight) for weight in packed_in(plan)
     )
 
 

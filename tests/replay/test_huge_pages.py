@@ -16,8 +16,7 @@ from npucompose.replay.executor import build
 from npucompose.replay.executor.trial import ExecutorName
 from npucompose.replay.memory import huge_pages
 from npucompose.replay.memory.huge_pages import AT_ONCE, HUGE, LEAST, move_to_huge_pages, weights_of, whole_pages
-from npucompose.replay.operands import flat
-from npucompose.replay.packed_weights import is_opaque
+from npucompose.replay.packed_weights import packed_in
 from tests.replay.capturing import same, traced
 from tests.replay.test_generated_code import Code
 from tests.replay.test_packed_products import COLUMNS, HAS_MKL, INNER, by_mkl, by_onednn, mkl, onednn, recorded
@@ -116,7 +115,7 @@ def test_parameters_and_constants_are_moved_and_what_comes_with_each_call_is_not
 def test_a_weight_that_a_library_has_packed_is_found(make: Callable[..., Code]) -> None:
     code = make(None) if make is by_mkl else make()
     plan = recorded(code).plan
-    (packed,) = {id(t): t for step in plan.steps for t in flat(step.args) if is_opaque(t)}.values()
+    (packed,) = packed_in(plan)
     found = set(weights_of(plan, frozenset(), build.load().address_of_packed))
     (span,) = found - set(weights_of(plan, frozenset(), None))
     assert span[1] - span[0] == torch.ops.mkldnn._nbytes(packed) >= COLUMNS * INNER * 4

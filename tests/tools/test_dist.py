@@ -172,7 +172,7 @@ def test_the_headline_runs_natively_where_there_is_no_compiler(installed: Instal
         ("list", "models"),
         ("doctor",),
         ("recipe", "lock", "experiment=mm_abs_sub", "--out", "recipe.lock.yaml"),
-        ("recipe", "verify", "recipe.lock.yaml", "--tolerance", "0.99"),
+        ("recipe", "verify", "recipe.lock.yaml", "--tolerance", "0.9"),
         ("recipe", "eject", "experiment=mm_abs_sub"),
         ("new", "model", "mine"),
         ("report", "first"),

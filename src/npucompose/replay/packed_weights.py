@@ -14,8 +14,8 @@ from typing import Any
 import torch
 from attrs import frozen
 
-from npucompose.replay.operands import same_bytes
-from npucompose.replay.plan import PlanSlot, Step
+from npucompose.replay.operands import flat, same_bytes
+from npucompose.replay.plan import Plan, PlanSlot, Step
 
 PACKED = 1
 """The argument that is the weight, of all of them."""
@@ -52,6 +52,11 @@ packing: dict[str, Callable[..., torch.Tensor]] = {
 
 def is_opaque(value: Any) -> bool:
     return isinstance(value, torch.Tensor) and value.is_mkldnn
+
+
+def packed_in(plan: Plan) -> list[torch.Tensor]:
+    """The packed weights of a plan, each once."""
+    return list({id(leaf): leaf for step in plan.steps for leaf in flat(step.args) if is_opaque(leaf)}.values())
 
 
 def how_packed(step: Step, position: int) -> PackedWeight | None:
