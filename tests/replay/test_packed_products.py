@@ -119,10 +119,10 @@ def test_a_small_result_of_onednn_is_copied_to_its_place() -> None:
 
 
 @onednn
-def test_a_large_result_of_onednn_stays_where_it_was_made(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_large_result_of_onednn_stays_where_it_was_made_by_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(calls, "MOST_COPIED", ROWS * COLUMNS * 4 - 1)
     code = by_onednn()
-    captured = recorded(code)
+    captured = recorded(code, executor="python")
     assert captured.facts()["fresh"] > 0
     assert follows(captured, code)
 

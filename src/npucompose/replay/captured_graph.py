@@ -22,7 +22,7 @@ from npucompose.machine import gc_paused
 from npucompose.replay import gate
 from npucompose.replay.capture import generated, recorder
 from npucompose.replay.capture.generated import GeneratedCode
-from npucompose.replay.capture.kernels import OneThread
+from npucompose.replay.capture.kernels import Computes, OneThread
 from npucompose.replay.executor.native import Call, Entry, Native, NativeFront
 from npucompose.replay.executor.portable import Front, PythonFront
 from npucompose.replay.executor.trial import ONE_STREAM, ExecutorName, Executors, PlanTrial
@@ -150,7 +150,7 @@ class CapturedGraph:
         stream takes more than `max_memory`.
         """
         return cls._captured(
-            lambda one_thread: (recorder.record(graph_module, inputs, one_thread), None), graph_module, inputs, **how
+            lambda one_thread, _: (recorder.record(graph_module, inputs, one_thread), None), graph_module, inputs, **how
         )[0]
 
     @classmethod
@@ -162,7 +162,10 @@ class CapturedGraph:
         On CaptureError inputs and RNG are as before; with `finish` a call that has a node that cannot be recorded is
         made all the same, and its results are the error's `outputs`.
         """
-        run = partial(recorder.record_call, graph_module, inputs, finish=finish)
+
+        def run(one_thread: OneThread | None, _: Computes | None) -> tuple[Plan, list[Any]]:
+            return recorder.record_call(graph_module, inputs, one_thread, finish=finish)
+
         return cls._captured(run, graph_module, inputs, **how)
 
     @classmethod
@@ -170,9 +173,11 @@ class CapturedGraph:
         cls, code: GeneratedCode, inputs: Sequence[Any], *, finish: bool = False, **how: Unpack[How]
     ) -> tuple[CapturedGraph, list[Any]]:
         """`capture_call` of code that a compiler made of a graph."""
-        return cls._captured(
-            lambda _one_thread: generated.record_call(code, inputs, finish=finish), None, inputs, **how
-        )
+
+        def run(_: OneThread | None, computes: Computes | None) -> tuple[Plan, list[Any]]:
+            return generated.record_call(code, inputs, finish=finish, computes=computes)
+
+        return cls._captured(run, None, inputs, **how)
 
     @classmethod
     def from_plan(cls, plan: Plan, inputs: Sequence[Any], **how: Unpack[How]) -> CapturedGraph:
@@ -180,12 +185,12 @@ class CapturedGraph:
 
         There may be several recordings of one plan.
         """
-        return cls._captured(lambda _one_thread: (plan, None), None, inputs, **how)[0]
+        return cls._captured(lambda _one_thread, _computes: (plan, None), None, inputs, **how)[0]
 
     @classmethod
     def _captured(
         cls,
-        run: Callable[[OneThread | None], tuple[Plan, Any]],
+        run: Callable[[OneThread | None, Computes | None], tuple[Plan, Any]],
         graph_module: fx.GraphModule | None,
         inputs: Sequence[Any],
         *,
@@ -205,7 +210,7 @@ class CapturedGraph:
                 gate.check_input(index, value)
         with gc_paused(), memory_errors_in_words():
             before = trial.before(graph_module, inputs) if trial is not None and graph_module is not None else {}
-            plan, results = run(executors.one_thread(workers))
+            plan, results = run(executors.one_thread(workers), executors.computes)
             recorded = time.perf_counter()
             with isolated_capture():
                 captured = cls(

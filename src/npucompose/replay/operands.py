@@ -68,7 +68,8 @@ class Traits:
     what it does not declare."""
     placed: Literal["computed", "copied"] | None
     """A product or convolution of a library's, of which torch has no form with a buffer: whether a replay can have the
-    library compute into one all the same (`executor/src/packed.h`); None for every other operator."""
+    library compute into one all the same (`executor/src/packed.h`), or may have to copy (`executor/src/pointwise.h`);
+    None for every other operator."""
     out: int | None
     """The one argument that a pointwise kernel with an in-place form writes its result into; None for every other."""
 

@@ -17,8 +17,14 @@ from attrs import frozen
 from npucompose.replay.operands import flat, same_bytes
 from npucompose.replay.plan import Plan, PlanSlot, Step
 
-PACKED = 1
-"""The argument that is the weight, of all of them."""
+_PRODUCTS = {
+    ("mkl::_mkl_linear", ""): (0, 1),
+    ("mkldnn::_linear_pointwise", ""): (0, 1),
+    ("mkldnn::_convolution_pointwise", ""): (0, 1),
+    ("mkldnn::_convolution_pointwise", "binary"): (0, 2),
+    ("mkldnn::_convolution_pointwise_", "binary"): (1, 2),
+}
+"""{operator and overload: which of its arguments is x, and which the weight}."""
 
 
 @frozen(kw_only=True, eq=False)
@@ -61,19 +67,20 @@ def packed_in(plan: Plan) -> list[torch.Tensor]:
 
 def how_packed(step: Step, position: int) -> PackedWeight | None:
     """How the argument of a step was made; None where that is not known, or would give other bits."""
-    name, x, packed = step.op._schema.name, step.args[0], step.args[position]
-    if position != PACKED or not isinstance(x, PlanSlot):
+    name = step.op._schema.name
+    of_x, of_weight = _PRODUCTS.get((name, step.op._schema.overload_name), (0, -1))
+    x, packed = step.args[of_x], step.args[position]
+    if position != of_weight or not isinstance(x, PlanSlot):
         return None
     shape = x.layout.shape
     if name == "mkl::_mkl_linear":
         found = PackedWeight(way="mkl", plain=_tensor(step.args[2]), given=(step.args[4],))
     elif name == "mkldnn::_linear_pointwise":
         found = PackedWeight(way="onednn", plain=packed.to_dense(), given=(prod(shape[:-1]),))
-    elif name == "mkldnn::_convolution_pointwise" and not step.op._schema.overload_name:
-        given = (*map(list, step.args[3:6]), step.args[6], list(shape))
-        found = PackedWeight(way="onednn convolution", plain=packed.to_dense(), given=given)
     else:
-        return None
+        padding, stride, dilation, groups = step.args[of_weight + 2 : of_weight + 6]
+        given = (list(padding), list(stride), list(dilation), groups, list(shape))
+        found = PackedWeight(way="onednn convolution", plain=packed.to_dense(), given=given)
     sample = torch.rand(shape, dtype=torch.float32).to(x.layout.dtype)
     again = packing[found.way](found.plain, *found.given)
     products = [_product(found, sample, weight) for weight in (packed, again)]

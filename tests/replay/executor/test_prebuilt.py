@@ -44,7 +44,8 @@ def test_what_a_wheel_carries_does_not_depend_on_when_torch_was_installed(monkey
     later = os.stat_result((*there[:8], there.st_mtime + 60, there.st_ctime))
     larger = os.stat_result((*there[:6], there.st_size + 1, *there[7:10]))
     for stat, same in ((later, True), (larger, False)):
-        monkeypatch.setattr(build, "_library", lambda stat=stat: SimpleNamespace(stat=lambda: stat))
+        found = SimpleNamespace(stat=lambda stat=stat: stat, open=library.open)
+        monkeypatch.setattr(build, "_library", lambda found=found: found)
         assert (build.prebuilt() == before) == same
 
 

@@ -23,7 +23,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from npucompose.graphs.effects import control, facts, nodes_in
 from npucompose.replay import gate
 from npucompose.replay.capture import kernels
-from npucompose.replay.capture.kernels import SingleThreadCheck, Undo
+from npucompose.replay.capture.kernels import Computes, SingleThreadCheck, Undo
 from npucompose.replay.capture.ledger import CaptureLedger, Held, all_constant, form_of, real, registers_of, unheld
 from npucompose.replay.gate import under
 from npucompose.replay.operands import Traits, bytes_of, flat, layout_of, mapped, storage_of, traits_of
@@ -107,6 +107,8 @@ class Calls:
     views: int = 0
     flying: dict[int, tuple[fx.Node, Step]] = field(factory=dict)
     """Collectives that nothing has waited for yet, by id(root) of what they fill."""
+    computes: Computes | None = None
+    """Of a library's operator that makes its result anew: whether a replay can do without that."""
     _tried: dict[Any, kernels.OutCall | None] = field(factory=dict)
     """By operator and form of its arguments and results: the call into buffers that gives the same bytes."""
 
@@ -262,14 +264,17 @@ class Calls:
         return tuple(made) if isinstance(result, tuple) else made[0]
 
     def _where_wanted(self, node: fx.Node, traits: Traits, ordered: tuple[Any, ...], result: Any) -> Any:
-        """None where copying it there would take longer than to look it up on every replay."""
+        """None where it would be copied there, and that would take longer than to look it up on every replay."""
         if not isinstance(result, torch.Tensor) or not kernels.fills_its_storage(result):
             return None
-        if traits.placed == "copied" and result.nbytes > MOST_COPIED:
+        if traits.placed == "copied" and result.nbytes > MOST_COPIED and not self._computed(traits, ordered, result):
             return None
         args, made = self._operands(traits, ordered), self._in_the_pool(result)
         self._add(Step(op=traits.op, args=args, results=(self.ledger.slot(made.root, made.layout),), name=node.name))
         return made
+
+    def _computed(self, traits: Traits, ordered: tuple[Any, ...], result: torch.Tensor) -> bool:
+        return self.computes is not None and self.computes(traits.op, mapped(real, ordered), result)
 
     def _into_buffers(
         self, traits: Traits, numbered: tuple[Any, ...], tensors: list[torch.Tensor]

@@ -22,6 +22,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from npucompose.errors import CaptureError
 from npucompose.ops.generated import GeneratedKernel, arguments
 from npucompose.replay import gate
+from npucompose.replay.capture.kernels import Computes
 from npucompose.replay.capture.ledger import Held
 from npucompose.replay.capture.recorder import GraphRecorder, for_inference, recorder_of
 from npucompose.replay.gate import NOT_RUN
@@ -58,7 +59,9 @@ class GeneratedCode(Protocol):
     def run(self, inputs: list[Any], observer: Observer) -> Sequence[Any]: ...
 
 
-def record_call(code: GeneratedCode, inputs: Sequence[Any], *, finish: bool) -> tuple[Plan, list[Any]]:
+def record_call(
+    code: GeneratedCode, inputs: Sequence[Any], *, finish: bool, computes: Computes | None = None
+) -> tuple[Plan, list[Any]]:
     """The plan of `code` for the signature of `inputs`, and the results of the run that was recorded, which counts.
 
     The run is made to its end whatever happens. CaptureError for what a recording cannot follow: with `finish` the run
@@ -70,6 +73,7 @@ def record_call(code: GeneratedCode, inputs: Sequence[Any], *, finish: bool) -> 
         return [for_inference(value) if inference else value for value in values]
 
     with recorder_of(fx.GraphModule({}, fx.Graph()), inputs, None, CodeRecorder) as recorder:
+        recorder.calls.computes = computes
         try:
             plan, refusal = recorder.run_code(code, inputs)
             if refusal is not None and not finish:

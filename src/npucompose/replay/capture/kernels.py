@@ -148,6 +148,9 @@ def _poisoned_like(tensor: torch.Tensor) -> torch.Tensor:
     return bare.set_(storage, 0, tensor.shape, tensor.stride())  # type: ignore[call-overload]
 
 
+Computes = Callable[[OpOverload, Sequence[Any], torch.Tensor], bool]
+"""Of an operator, its arguments in the order of the schema and its result: whether a replay computes it into memory
+that is given (`executor.native.computes`)."""
 OneThread = Callable[[Callable[[], Any]], Any]
 """Calls what it is given with one intra-op thread."""
 

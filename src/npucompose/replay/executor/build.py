@@ -36,6 +36,7 @@ from attrs import frozen
 from npucompose import private
 from npucompose.activity import beside
 from npucompose.machine import CACHE_VARIABLE, cache_dir, compiler
+from npucompose.replay.executor import onednn_functions
 from npucompose.replay.executor.held_kernels import HELD, header
 
 NAME = "npucompose_replay"
@@ -51,6 +52,7 @@ UNITS = {
         "kernels.cpp",
         "onednn.cpp",
         "packed.cpp",
+        "pointwise.cpp",
         "recording.cpp",
         "streams.cpp",
         "workers.cpp",
@@ -150,13 +152,13 @@ def file() -> Path:
 
 def folder() -> Path:
     """Where the extension for this torch, Python and source belongs: `…/native/torch-2.13.0+cpu-cp311-x86_64-0a1b…`."""
-    found = _library().stat()
-    return cache_dir() / "native" / _place_name(found.st_size, found.st_mtime_ns)
+    library = _library()
+    return cache_dir() / "native" / _place_name(library, library.stat().st_mtime_ns)
 
 
 def prebuilt() -> Path:
     """Where a wheel carries it for this torch, Python and source; times are an installation's own, so none counts."""
-    return PREBUILT / _place_name(_library().stat().st_size)
+    return PREBUILT / _place_name(_library())
 
 
 def _library() -> Path:
@@ -168,12 +170,20 @@ def _library() -> Path:
     return library
 
 
-def _place_name(*library: int) -> str:
-    """`library` is what tells one file of torch from another: its size, and where it stays put its time."""
+HEAD = 1 << 16
+"""Bytes at the beginning of a library in which the linker says which one it is (`.note.gnu.build-id`)."""
+
+
+def _place_name(library: Path, *times: int) -> str:
+    """What tells one file of torch from another: its size and its head, and where it stays put its time."""
     version = metadata.version("torch")
     abi = sysconfig.get_config_var("SOABI")
-    identity = [version, str(abi), platform.machine(), *map(str, library), *FLAGS, repr(HELD), repr(UNITS)]
+    numbers = (library.stat().st_size, *times)
+    tables = (repr(HELD), repr(UNITS), repr(onednn_functions.FUNCTIONS))
+    identity = [version, str(abi), platform.machine(), *map(str, numbers), *FLAGS, *tables]
     digest = hashlib.sha256("\0".join(identity).encode())
+    with library.open("rb") as opened:
+        digest.update(opened.read(HEAD))
     for source in sorted(SOURCES.iterdir()):
         digest.update(source.read_bytes())
     python = f"cp{sys.version_info.major}{sys.version_info.minor}"
@@ -328,6 +338,7 @@ def _compile(found: str, work: Path) -> Path:
     torch_folder = _torch()
     include = torch_folder / "include"
     (work / "held_kernels.inc").write_text(header(include))
+    (work / "onednn_functions.inc").write_text(onednn_functions.header(_library()))
     abi = int(torch._C._GLIBCXX_USE_CXX11_ABI)
     folders = [include, include / "torch" / "csrc" / "api" / "include", Path(sysconfig.get_paths()["include"])]
     flags = [*FLAGS, f"-D_GLIBCXX_USE_CXX11_ABI={abi}", f"-I{work}", f"-I{SOURCES}"]

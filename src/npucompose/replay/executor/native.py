@@ -198,6 +198,13 @@ class Native:
         return value.number if isinstance(value, Register) else value
 
 
+def computes(extension: ModuleType, op: OpOverload, args: Sequence[Any], result: torch.Tensor) -> bool:
+    """Whether the native replayer computes `op(*args)`, all of them in order, into memory like that of `result` without
+    torch's operator, which makes its result anew."""
+    operator = extension.Operator(op._schema.name, op._schema.overload_name)
+    return bool(extension.computes_into(operator, list(args), result))
+
+
 def _bytes(storage: torch.UntypedStorage) -> torch.Tensor:
     with torch.inference_mode():
         return torch.empty(0, dtype=torch.uint8).set_(storage)  # type: ignore[call-overload]

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
+from functools import partial
 from math import inf
 from time import perf_counter_ns
 from types import ModuleType
@@ -24,9 +25,9 @@ from torch import fx
 
 from npucompose.graphs import Aliases
 from npucompose.graphs.effects import facts
-from npucompose.replay.capture.kernels import OneThread
+from npucompose.replay.capture.kernels import Computes, OneThread
 from npucompose.replay.executor import build
-from npucompose.replay.executor.native import Native
+from npucompose.replay.executor.native import Native, computes
 from npucompose.replay.executor.portable import StraightLine, TorchScript
 from npucompose.replay.memory.arena import Arena, Memory
 from npucompose.replay.operands import copy_of, same_bytes, traits_of
@@ -282,6 +283,11 @@ class Executors:
         if self.extension is None or workers.count < 2 or torch.get_num_threads() == 1:
             return None
         return self.extension.alone
+
+    @property
+    def computes(self) -> Computes | None:
+        """What tells of an operator whether a replay computes it into given memory; None where nothing can."""
+        return None if self.extension is None else partial(computes, self.extension)
 
     def way(self, plan: Plan, threads: Threads | None, why: str, workers: Workers, arena: Arena) -> Way:
         """`plan` laid out in `arena` and ready to run on `threads`; `why` it has none."""

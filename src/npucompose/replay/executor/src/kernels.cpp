@@ -11,6 +11,7 @@
 #include <c10/core/InferenceMode.h>
 
 #include "torch_internal.h"
+#include "trial.h"
 
 namespace npucompose {
 namespace {
@@ -55,22 +56,10 @@ Stack scratch_of(const Stack& args) {
   return scratch;
 }
 
-// Fill the memory of all tensors, each from another place of the noise; `place` is the next one.
+// Fill the memory of all tensors, each from another place of the noise.
 void refill(const Stack& args, size_t& place) {
   for (const auto& value : args)
-    if (value.isTensor()) {
-      const at::Tensor& t = value.toTensor();
-      const at::Tensor& from = noise(t.scalar_type());
-      const size_t period = from.nbytes(), unit = from.element_size();
-      auto* to = static_cast<char*>(t.storage().mutable_data());
-      for (size_t done = 0, all = t.storage().nbytes(); done < all;) {
-        const size_t begin = place * unit % period, some = std::min(period - begin, all - done);
-        std::memcpy(to + done, static_cast<const char*>(from.const_data_ptr()) + begin, some);
-        done += some;
-        place += some / unit;
-      }
-      place += 7919;
-    }
+    if (value.isTensor()) fill_with_noise(value.toTensor(), place);
 }
 
 bool same_bytes(const at::Tensor& a, const at::Tensor& b) {
@@ -261,6 +250,19 @@ KernelPtr sgemm_of(const c10::OperatorHandle& op, const Stack& args) {
 }
 
 }  // namespace
+
+void fill_with_noise(const at::Tensor& tensor, size_t& place) {
+  const at::Tensor& from = noise(tensor.scalar_type());
+  const size_t period = from.nbytes(), unit = from.element_size();
+  auto* to = static_cast<char*>(tensor.storage().mutable_data());
+  for (size_t done = 0, all = tensor.storage().nbytes(); done < all;) {
+    const size_t begin = place * unit % period, some = std::min(period - begin, all - done);
+    std::memcpy(to + done, static_cast<const char*>(from.const_data_ptr()) + begin, some);
+    done += some;
+    place += some / unit;
+  }
+  place += 7919;
+}
 
 KernelPtr blas_kernel(const c10::OperatorHandle& op, const Stack& args) {
   static std::map<std::string, bool> answers;

@@ -60,6 +60,14 @@ struct Operator {
       : handle(c10::Dispatcher::singleton().findSchemaOrThrow(name.c_str(), overload.c_str())) {}
 };
 
+// Whether `op(*args)` is computed into memory like `out`, which has its result, without the dispatcher.
+bool computes_into(const Operator& op, const py::list& args, const at::Tensor& out) {
+  torch::jit::Stack stack;
+  stack.reserve(args.size());
+  for (size_t i = 0; i < args.size(); ++i) stack.push_back(value_of(op.handle.schema(), i, args[i]));
+  return placed_kernel(op.handle, stack, out) != nullptr;
+}
+
 // args: one for each of the schema, None where `filled` ({position: register or list}) says what goes there.
 std::string add(
     Recording& recording, const Operator& op, const py::list& args, const py::dict& filled, const py::list& results,
@@ -98,6 +106,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.def("is_plain", [](const py::object& object) { return npucompose::is_plain(object.ptr()); });
   m.def("has_onlookers", &npucompose::has_onlookers);
   m.def("address_of_packed", &npucompose::address_of_packed);
+  m.def("computes_into", &npucompose::computes_into);
   m.def("synchronisation_ns", [](int64_t rounds, int64_t spin_ns, const std::vector<int>& cores) {
     const py::gil_scoped_release release;
     return npucompose::synchronisation_ns(rounds, spin_ns, cores);

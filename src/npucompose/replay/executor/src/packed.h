@@ -7,7 +7,7 @@
 namespace npucompose {
 
 // What computes `mkl::_mkl_linear(*args)` into `out` with the operator's bits, tried on random rows. Null for every other
-// operator (torch hides the library that has packed for `mkldnn::`), and where MKL cannot be asked.
+// operator (pointwise.h has those of oneDNN), and where MKL cannot be asked.
 KernelPtr packed_kernel(const c10::OperatorHandle& op, const torch::jit::Stack& args, const at::Tensor& out);
 
 // Where a weight lies that a library has packed; 0 where torch does not say.

@@ -10,6 +10,7 @@
 #include "lent_operands.h"
 #include "onednn.h"
 #include "packed.h"
+#include "pointwise.h"
 #include "torch_internal.h"
 
 namespace npucompose {
@@ -134,21 +135,39 @@ class Product final : public Kernel {
 // The same for a library that shares its work among as many threads as there were at capture.
 class PackedProduct final : public Kernel {
  public:
-  PackedProduct(const Recording& owner, KernelPtr packed, KernelPtr boxed)
-      : owner_(owner), packed_(std::move(packed)), boxed_(std::move(boxed)) {}
+  PackedProduct(const Recording& owner, const c10::OperatorHandle& op, KernelPtr packed, KernelPtr boxed)
+      : owner_(owner), packed_(std::move(packed)), boxed_(std::move(boxed)),
+        convolves_(op.operator_name().name.rfind("mkldnn::_convolution", 0) == 0) {}
 
-  void run() override {
-    (owner_.products_as_captured && at::get_num_threads() == threads_ ? packed_ : boxed_)->run();
-  }
+  void run() override { (as_captured() ? packed_ : boxed_)->run(); }
   void moved() override { packed_->moved(); }
 
  private:
+  bool as_captured() const {
+    return owner_.products_as_captured && at::get_num_threads() == threads_ &&
+        (!convolves_ || convolution_settings() == settings_);
+  }
+
   const Recording& owner_;
   KernelPtr packed_, boxed_;
+  const bool convolves_;
   const int threads_ = at::get_num_threads();
+  const int64_t settings_ = convolution_settings();
 };
 
+// What adds a convolution to its first argument.
+KernelPtr adding_kernel(const c10::OperatorHandle& op, const Stack& args) {
+  const bool adds = op.operator_name().name == "mkldnn::_convolution_pointwise_" && args.at(0).isTensor();
+  return adds ? pointwise_kernel(op, args, args[0].toTensor()) : nullptr;
+}
+
 }  // namespace
+
+KernelPtr placed_kernel(const c10::OperatorHandle& op, const Stack& args, const at::Tensor& out) {
+  if (KernelPtr found = packed_kernel(op, args, out)) return found;
+  if (KernelPtr found = pointwise_kernel(op, args, out)) return found;
+  return onednn_kernel(op, args, out);
+}
 
 Recording::Recording() : settings_(product_settings()), forks_(Forkable::forks()) {}
 
@@ -174,16 +193,18 @@ std::string Recording::add(
   }
   const at::Tensor place = results.size() == 1 ? results[0].place : at::Tensor();
   if (direct && filled.empty() && place.defined()) {
-    KernelPtr packed = packed_kernel(op, args, place);
-    if (!packed) packed = onednn_kernel(op, args, place);
-    if (packed) {
+    if (KernelPtr packed = placed_kernel(op, args, place)) {
       auto boxed = std::make_unique<Boxed>(*this, op, args, filled, results, dying, lent);
-      kernel = std::make_unique<PackedProduct>(*this, std::move(packed), std::move(boxed));
+      kernel = std::make_unique<PackedProduct>(*this, op, std::move(packed), std::move(boxed));
       follow(*kernel, place);
       name = "packed";
     }
   } else if (direct && filled.empty() && results.empty()) {
-    if (KernelPtr blas = blas_kernel(op, args)) {
+    if (KernelPtr packed = adding_kernel(op, args)) {
+      auto boxed = std::make_unique<Boxed>(*this, op, args, filled, results, dying, lent);
+      kernel = std::make_unique<PackedProduct>(*this, op, std::move(packed), std::move(boxed));
+      name = "packed";
+    } else if (KernelPtr blas = blas_kernel(op, args)) {
       auto boxed = std::make_unique<Boxed>(*this, op, args, filled, results, dying, lent);
       kernel = std::make_unique<Product>(*this, std::move(blas), std::move(boxed));
       name = "blas";

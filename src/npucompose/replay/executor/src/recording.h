@@ -32,6 +32,9 @@ struct Filled {
   std::vector<at::Tensor> fixed;
 };
 
+// What computes `op(*args)` into `out`, called without torch in between; null where nothing does.
+KernelPtr placed_kernel(const c10::OperatorHandle& op, const torch::jit::Stack& args, const at::Tensor& out);
+
 class Recording {
  public:
   Recording();

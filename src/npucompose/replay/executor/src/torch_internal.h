@@ -169,11 +169,11 @@ inline at::Tensor another_over(const at::Tensor& tensor) {
 #if TORCH_VERSION_MAJOR > 2 || (TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR >= 9)
 // The setting of one library: torch 2.9 names library and operation by text, later ones by enumerators.
 template <class Setting, class Backend, class Op>
-int64_t setting_of(const at::Context& context, Setting (at::Context::*asked)(Backend, Op) const) {
+int64_t setting_of(const at::Context& context, bool convolves, Setting (at::Context::*asked)(Backend, Op) const) {
   if constexpr (std::is_enum_v<Backend>)
-    return static_cast<int64_t>((context.*asked)(Backend::MKLDNN, Op::MATMUL));
+    return static_cast<int64_t>((context.*asked)(Backend::MKLDNN, convolves ? Op::CONV : Op::MATMUL));
   else
-    return (context.*asked)("mkldnn", "matmul").at(0);
+    return (context.*asked)("mkldnn", convolves ? "conv" : "matmul").at(0);
 }
 #endif
 
@@ -181,11 +181,21 @@ int64_t setting_of(const at::Context& context, Setting (at::Context::*asked)(Bac
 inline int64_t product_settings() {
   const auto& context = at::globalContext();
 #if TORCH_VERSION_MAJOR > 2 || (TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR >= 9)
-  const int64_t precision = setting_of(context, &at::Context::float32Precision);
+  const int64_t precision = setting_of(context, false, &at::Context::float32Precision);
 #else
   const auto precision = static_cast<int64_t>(context.float32MatmulPrecision());
 #endif
   return precision * 2 + (context.userEnabledMkldnn() ? 1 : 0);
+}
+
+// The same for a convolution by oneDNN, beside what decides it for a product.
+inline int64_t convolution_settings() {
+  const auto& context = at::globalContext();
+#if TORCH_VERSION_MAJOR > 2 || (TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR >= 9)
+  return setting_of(context, true, &at::Context::float32Precision) * 2 + (context.deterministicMkldnn() ? 1 : 0);
+#else
+  return context.deterministicMkldnn() ? 1 : 0;
+#endif
 }
 
 // Where the first element lies; what has a lazy copy (copy on write) is not copied for it.
