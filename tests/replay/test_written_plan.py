@@ -162,6 +162,30 @@ def convolved(x: torch.Tensor, packed: torch.Tensor) -> tuple[torch.Tensor, ...]
     return (torch.ops.mkldnn._convolution_pointwise(x, packed, TABLE, *SLIDES, "relu", [], ""),)
 
 
+ADDED: list[Any] = ["add", None, "relu", [], None]
+
+
+def convolved_and_added(x: torch.Tensor, packed: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    (other,) = convolved(x, packed)
+    return (torch.ops.mkldnn._convolution_pointwise.binary(x, other, packed, TABLE, *SLIDES, *ADDED),)
+
+
+def convolved_and_added_in_place(x: torch.Tensor, packed: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    (other,) = convolved(x, packed)
+    return (torch.ops.mkldnn._convolution_pointwise_.binary(other, x, packed, TABLE, *SLIDES, *ADDED),)
+
+
+@pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="this torch has no oneDNN")
+@pytest.mark.parametrize("product", [convolved_and_added, convolved_and_added_in_place])
+def test_a_packed_filter_is_packed_again_where_its_product_is_added(product: Any):
+    x, filters = torch.randn(2, 8, 1, 9), torch.randn(8, 4, 1, 3)
+    recording = recorded_with(product, packing["onednn convolution"](filters, *SLIDES, list(x.shape)), x)
+    kept = written(recording.plan, [TABLE])
+    assert {one.shape for one in kept.constants if one.dim() > 1} == {filters.shape}
+    given = torch.randn(2, 8, 1, 9)
+    assert same(made_again(kept, [TABLE], [x]).replay(given), recording.replay(given))
+
+
 @pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="this torch has no oneDNN")
 def test_a_packed_filter_is_packed_again_for_the_same_inputs():
     x, filters = torch.randn(2, 8, 1, 9), torch.randn(8, 4, 1, 3)

@@ -263,11 +263,21 @@ def test_a_class_has_the_text_of_its_file_and_one_without_a_file_no_key(tmp_path
         (torch.ops.aten.add.Tensor, "aten.add.Tensor"),
         (torch.ops.aten.add, "aten.add"),
         (torch.nn.functional.relu, "torch.nn.functional.relu"),
+        (torch.nn.functional.max_pool2d, "torch.nn.functional.max_pool2d"),
         (math.sqrt, "math.sqrt"),
     ],
 )
 def test_functions_of_torch_and_python_have_their_names(function: Any, words: str):
     assert traced_key._function(function) == words
+
+
+def test_a_function_within_another_that_only_says_it_is_torchs_has_no_key():
+    def max_pool2d(x: torch.Tensor) -> torch.Tensor:
+        return x
+
+    max_pool2d.__module__ = "torch.nn.functional"
+    with pytest.raises(NoKey, match=r"<locals>\.max_pool2d is not torch's$"):
+        traced_key._function(max_pool2d)
 
 
 @pytest.mark.parametrize(

@@ -97,6 +97,8 @@ def _function(target: Any) -> str:
         raise NoKey(f"the operator {name} is not torch's")
     module = getattr(target, "__module__", None) or getattr(getattr(target, "__objclass__", None), "__module__", "")
     name = getattr(target, "__qualname__", None) or getattr(target, "__name__", "")
+    if "<" in name and getattr(sys.modules.get(module), target.__name__, None) is target:
+        name = target.__name__  # made within another function and named by its module: torch.nn.functional.max_pool2d
     if module.partition(".")[0] not in MODULES or not name or "<" in name:
         raise NoKey(f"the function {module}.{name} is not torch's")
     if module.startswith("torch._higher_order_ops"):
