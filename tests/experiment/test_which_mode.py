@@ -150,7 +150,7 @@ def test_a_run_times_every_mode_in_the_same_rounds_and_each_report_says_who_won(
     done, report = run(tmp_path, "model=mlp", AGAINST)
     facts = report["stages"]["modes"]
     assert [one["mode"] for one in facts["modes"]] == ["reduce-overhead", "max-autotune", "eager"]
-    assert [one["candidate"] for one in facts["modes"]] == ["replay", "compiled", "eager"]
+    assert [one["candidate"] for one in facts["modes"]] == ["replay", "replay", "eager"]
     assert all(one["passed"] for one in facts["modes"])
     assert len({len(one["timing"]["samples_us"]) for one in facts["modes"]}) == 1
     assert [one["mode"] for one in facts["modes"] if one["behind"] is None] == [facts["fastest"]]

@@ -21,6 +21,7 @@ from npucompose.cli import main
 from npucompose.errors import ConfigError
 from npucompose.experiment.lock import Locked, read
 from npucompose.experiment.verify import compared, completed, job_of, newer, run_again
+from npucompose.machine import THREAD_VARIABLES
 from npucompose.models import MODELS
 from npucompose.report.json import load
 from npucompose.version import __version__
@@ -147,7 +148,11 @@ def test_a_plan_of_then_is_followed(place: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_recipe_verifies_when_it_is_run_here(place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_recipe_verifies_when_it_is_run_here(
+    place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for variable in THREAD_VARIABLES:  # no recipe names one: none was set
+        monkeypatch.delenv(variable, raising=False)
     assert main(["recipe", "verify", str(place)]) == 0
     assert "the recipe holds here" in capsys.readouterr().out
     other = changed(place, tmp_path, [{**yaml.safe_load((place / "recipe.lock.yaml").read_text())["graphs"][0],
