@@ -79,7 +79,6 @@ bool fits(const PointwiseCall& p) {
   if (!plain(p.x) || !plain(p.out) || !p.weight.defined() || !p.weight.is_mkldnn()) return false;
   if (p.weight.dim() != (p.convolves ? 4 : 2)) return false;
   if (p.bias.defined() && (p.bias.scalar_type() != at::kFloat || p.bias.dim() != 1 || !p.bias.is_contiguous())) return false;
-  if (p.adds == Adds::to_its_result) return p.other.is_same(p.out);
   return p.adds == Adds::nothing || (plain(p.other) && p.other.sizes() == p.out.sizes());
 }
 
