@@ -32,7 +32,8 @@ take, by themselves and hot (`benchmarks/floor.py`).
   autotuned kernels, built with flags that keep the sums of a product in registers, frozen weights and the faster of
   MKL, oneDNN and Inductor's template for each product, called by Inductor's wrapper
   (`inductor.replay=wrapper`); `max-autotune, detached` is the handle of a recording of the same kernels. On Linux 6.1
-  and later a recording has its weights on huge pages.
+  and later a recording has its weights on huge pages; packed convolutions go to oneDNN without torch
+  in between.
 - *transformers* is one token through a four-layer `LlamaForCausalLM` of random weights, without a cache; *gpt2* 64
   tokens through six layers of width 384; *whisper_encoder* four seconds of speech through an encoder of the size of
   whisper-tiny; *t5_step* a token of T5's decoder with its cache, four layers of width 256. All weights are random.
