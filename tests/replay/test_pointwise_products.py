@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 
+from benchmarks.streams.execution import intra_op_threads
 from npucompose.replay.capture import calls
 from npucompose.replay.captured_graph import CapturedGraph
 from npucompose.replay.executor import build
@@ -193,16 +194,6 @@ def by_somebody_else(name: str, size: int) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def threads(count: int) -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(count)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
-
-
-@contextlib.contextmanager
 def precision(of: Any) -> Iterator[None]:
     before, of.fp32_precision = of.fp32_precision, "bf16"
     try:
@@ -221,7 +212,7 @@ def test_torch_computes_under_other_settings_than_at_capture() -> None:
     x, rows, backend = image(size=17), torch.randn(4, CHANNELS), torch.backends.mkldnn
     settings: list[tuple[Any, bool, bool]] = [
         (contextlib.nullcontext(), False, False),
-        (threads(torch.get_num_threads() + 1), True, True),
+        (intra_op_threads(torch.get_num_threads() + 1), True, True),
         (deterministic(), True, False),
     ]
     if hasattr(backend, "conv"):  # before torch 2.9 there was one precision for both
