@@ -38,10 +38,6 @@ def image(channels: int = CHANNELS, size: int = 9) -> torch.Tensor:
     return torch.randn(2, channels, size, size).contiguous(memory_format=torch.channels_last)
 
 
-def like_an_image(x: torch.Tensor) -> torch.Tensor:
-    return torch.randn(x.shape).contiguous(memory_format=torch.channels_last)
-
-
 Operator = Callable[[torch.Tensor, torch.Tensor, torch.Tensor | None], torch.Tensor]
 """Called with x, a packed weight and a bias."""
 
@@ -108,7 +104,7 @@ def test_a_filter_that_slides_in_strides_over_groups_and_gaps_does_too() -> None
 
 
 def test_a_convolution_is_added_to_what_is_there_and_to_another_value() -> None:
-    x, other = image(), torch.randn(2, OUT, 9, 9).contiguous(memory_format=torch.channels_last)
+    x, other = image(), image(OUT)
     weight, bias = filters(PLAIN, x), torch.randn(OUT)
 
     def body(inputs: list[Any], observer: Any) -> list[Any]:
@@ -135,22 +131,18 @@ def test_a_large_result_is_computed_where_it_is_wanted(monkeypatch: pytest.Monke
     assert recorded(code, x, executor="python").facts()["fresh"] > 0
 
 
-def rectangular(x: torch.Tensor) -> torch.Tensor:
-    return x.contiguous()
-
-
 def of_leaky_relu(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
     return mkldnn._convolution_pointwise(x, weight, bias, *PLAIN, "leaky_relu", [0.1], "")
 
 
 def test_what_is_in_another_form_is_left_to_the_operator() -> None:
-    """Negative controls: a layout that torch turns first, an activation with a number, half precision, other rows."""
+    """Negative controls: a layout that torch turns first, an activation with a number, half precision."""
     x = image()
     weight = filters(PLAIN, x)
     half = torch.randn(15, CHANNELS).bfloat16()
     packed_half = mkldnn._reorder_linear_weight(torch.randn(OUT, CHANNELS).bfloat16(), 15)
     for code, given in (
-        (code_of(convolution(PLAIN), weight), rectangular(x)),
+        (code_of(convolution(PLAIN), weight), x.contiguous()),
         (code_of(of_leaky_relu, weight), x),
         (code_of(linear(), packed_half), half),
     ):
@@ -160,16 +152,12 @@ def test_what_is_in_another_form_is_left_to_the_operator() -> None:
 
 
 def test_what_is_subtracted_is_left_to_the_operator() -> None:
-    x, other = image(), torch.randn(2, OUT, 9, 9).contiguous(memory_format=torch.channels_last)
+    x, other = image(), image(OUT)
     weight = filters(PLAIN, x)
-    for binary, alpha in (("sub", None), ("mul", None)):
+    for binary in ("sub", "mul"):
+        rest = (weight, None, *PLAIN, binary, None, None, [], None)
         code = Code(
-            lambda inputs, _, kind=binary, factor=alpha: [
-                mkldnn._convolution_pointwise.binary(
-                    inputs[0], inputs[1], weight, None, *PLAIN, kind, factor, None, [], None
-                )
-            ],
-            {"weight": weight},
+            lambda inputs, _, rest=rest: [mkldnn._convolution_pointwise.binary(*inputs, *rest)], {"weight": weight}
         )
         captured = recorded(code, x, other)
         assert "packed" not in captured.facts()["ways"]
@@ -241,5 +229,5 @@ def test_values_that_no_number_is_go_through_as_the_operator_lets_them() -> None
     code = code_of(convolution(PLAIN, "relu"), filters(PLAIN, x))
     captured = recorded(code, x)
     for value in (float("inf"), float("nan"), -0.0, 1e-42):
-        given = like_an_image(x).fill_(value)
+        given = image().fill_(value)
         assert same(captured.replay(given), by_itself(code, given))

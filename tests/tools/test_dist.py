@@ -72,8 +72,8 @@ class Installed:
 
     def run(self, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
         programs = self.environment / "bin"
-        own = {"PATH": str(programs), "HOME": str(self.folder), "NPUCOMPOSE_CACHE": str(self.folder / "cache")}
-        env = own | {"OMP_NUM_THREADS": "1"}
+        env = {"PATH": str(programs), "HOME": str(self.folder), "NPUCOMPOSE_CACHE": str(self.folder / "cache")}
+        env["OMP_NUM_THREADS"] = "1"
         command = [str(programs / words[0]), *words[1:]]
         return subprocess.run(
             command, cwd=self.folder, env=env | variables, capture_output=True, text=True, timeout=300, check=False

@@ -73,7 +73,7 @@ def test_the_torch_that_is_installed_has_them_all() -> None:
     assert len(set(found.values())) == len(found)
 
 
-def test_an_extension_belongs_to_one_file_of_torch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_extension_belongs_to_one_file_of_torch(tmp_path: Path) -> None:
     """Of the same size and time, its head alone tells them apart: distances of another would be jumped to."""
     names = []
     for content in (b"a" * (build.HEAD + 5), b"b" + b"a" * (build.HEAD + 4)):
