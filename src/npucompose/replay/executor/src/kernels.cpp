@@ -122,20 +122,6 @@ std::string described(const c10::OperatorHandle& op, const Stack& args) {
   return text;
 }
 
-// The answer of `trial`, asked once for equal operators, layouts and numbers.
-template <class Trial>
-bool remembered(std::map<std::string, bool>& answers, const std::string& question, Trial trial) {
-  auto known = answers.find(question);
-  if (known != answers.end()) return known->second;
-  bool answer = false;
-  try {
-    answer = trial();
-  } catch (const std::exception&) {  // whatever a kernel complains about: the operator itself is used
-  }
-  answers.emplace(question, answer);
-  return answer;
-}
-
 // -- structured kernels
 
 template <class S>

@@ -260,10 +260,8 @@ KernelPtr pointwise_kernel(const c10::OperatorHandle& op, const Stack& args, con
   try {
     const auto given = product_of(op, args, out);
     if (!given || !fits(*given)) return nullptr;
-    const std::string question = described(op, *given);
-    auto known = answers.find(question);
-    if (known == answers.end()) known = answers.emplace(question, agrees(op, args, *given)).first;
-    return known->second ? Pointwise::of(*given) : nullptr;
+    const bool same = remembered(answers, described(op, *given), [&] { return agrees(op, args, *given); });
+    return same ? Pointwise::of(*given) : nullptr;
   } catch (const std::exception&) {  // whatever the library complains about: the operator itself is used
     return nullptr;
   }

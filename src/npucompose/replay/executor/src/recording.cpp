@@ -155,10 +155,11 @@ class PackedProduct final : public Kernel {
   const int64_t settings_ = convolution_settings();
 };
 
-// What adds a convolution to its first argument.
-KernelPtr adding_kernel(const c10::OperatorHandle& op, const Stack& args) {
-  const bool adds = op.operator_name().name == "mkldnn::_convolution_pointwise_" && args.at(0).isTensor();
-  return adds ? pointwise_kernel(op, args, args[0].toTensor()) : nullptr;
+// Where the one result of a step lies: where the plan wants it, or in the argument that a convolution is added to.
+at::Tensor place_of(const c10::OperatorHandle& op, const Stack& args, const std::vector<Result>& results) {
+  if (results.size() == 1) return results[0].place;
+  const bool adds = results.empty() && op.operator_name().name == "mkldnn::_convolution_pointwise_";
+  return adds && args.at(0).isTensor() ? args[0].toTensor() : at::Tensor();
 }
 
 }  // namespace
@@ -191,7 +192,7 @@ std::string Recording::add(
     steps_.push_back(std::move(generated));
     return "generated";
   }
-  const at::Tensor place = results.size() == 1 ? results[0].place : at::Tensor();
+  const at::Tensor place = place_of(op, args, results);
   if (direct && filled.empty() && place.defined()) {
     if (KernelPtr packed = placed_kernel(op, args, place)) {
       auto boxed = std::make_unique<Boxed>(*this, op, args, filled, results, dying, lent);
@@ -200,11 +201,7 @@ std::string Recording::add(
       name = "packed";
     }
   } else if (direct && filled.empty() && results.empty()) {
-    if (KernelPtr packed = adding_kernel(op, args)) {
-      auto boxed = std::make_unique<Boxed>(*this, op, args, filled, results, dying, lent);
-      kernel = std::make_unique<PackedProduct>(*this, op, std::move(packed), std::move(boxed));
-      name = "packed";
-    } else if (KernelPtr blas = blas_kernel(op, args)) {
+    if (KernelPtr blas = blas_kernel(op, args)) {
       auto boxed = std::make_unique<Boxed>(*this, op, args, filled, results, dying, lent);
       kernel = std::make_unique<Product>(*this, std::move(blas), std::move(boxed));
       name = "blas";
