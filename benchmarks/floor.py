@@ -1,7 +1,8 @@
 """The raw kernel floor of a native recording: what its kernels take when nothing stands between them.
 
-It is the floor of torch's own kernels without fusion: matrix products one after the other, with weights as cold as in a
-replay, and every other kernel hot, by itself. An estimate, not a bound of the machine.
+Matrix products and convolutions run one after the other, with weights as cold as in a replay, whoever computes them and
+however their weights are packed; every other kernel runs hot, by itself. With `mode=max-autotune` these are Inductor's
+fused kernels, else torch's own. An estimate, not a bound of the machine.
 """
 
 from __future__ import annotations
@@ -18,7 +19,21 @@ from npucompose.replay.executor import build
 from npucompose.replay.executor.native import Native
 from npucompose.replay.memory.arena import Memory
 
-PRODUCTS = frozenset({"aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm"})
+PRODUCTS = frozenset(
+    {
+        "aten::mm",
+        "aten::addmm",
+        "aten::bmm",
+        "aten::baddbmm",
+        "aten::convolution",
+        "air::onednn_bmm",
+        "mkl::_mkl_linear",
+        "mkldnn::_linear_pointwise",
+        "mkldnn::_convolution_pointwise",
+        "mkldnn::_convolution_pointwise_",
+        "mkldnn::_convolution_transpose_pointwise",
+    }
+)
 REPEATED = 16
 """Runs of a short kernel between two looks at the clock."""
 SHORT_NS = 20_000.0

@@ -51,6 +51,22 @@ def filters(form: list[Any], x: torch.Tensor) -> torch.Tensor:
     return mkldnn._reorder_convolution_weight(plain, *form, list(x.shape))
 
 
+DOUBLES: list[Any] = [[1, 1], [1, 0], [2, 2], [1, 1], 1]
+"""Padding, output padding, stride, dilation, groups."""
+DOUBLES_GROUPS: list[Any] = [[0, 1], [0, 1], [1, 2], [2, 1], 2]
+
+
+def transposed(form: list[Any], activation: str = "none", algorithm: str = "") -> Operator:
+    return lambda x, weight, bias: mkldnn._convolution_transpose_pointwise(
+        x, weight, bias, *form, activation, [], algorithm
+    )
+
+
+def transposed_filters(form: list[Any], x: torch.Tensor) -> torch.Tensor:
+    plain = torch.randn(CHANNELS, OUT // form[4], 3, 3)
+    return mkldnn._reorder_convolution_transpose_weight(plain, *form, list(x.shape))
+
+
 def linear(activation: str = "none", algorithm: str = "") -> Operator:
     return lambda x, weight, bias: mkldnn._linear_pointwise(x, weight, bias, activation, [], algorithm)
 
@@ -87,6 +103,7 @@ def test_products_and_convolutions_are_computed_in_the_pool(activation: str, alg
     x = image()
     for code, given in (
         (code_of(convolution(PLAIN, activation, algorithm), filters(PLAIN, x), bias), x),
+        (code_of(transposed(DOUBLES, activation, algorithm), transposed_filters(DOUBLES, x), bias), x),
         (code_of(linear(activation, algorithm), matrix(15), bias), torch.randn(3, 5, CHANNELS)),
     ):
         captured = recorded(code, given)
@@ -100,6 +117,16 @@ def test_a_filter_that_slides_in_strides_over_groups_and_gaps_does_too() -> None
     code = code_of(convolution(SLIDES, "relu"), filters(SLIDES, x), torch.randn(OUT))
     captured = recorded(code, x)
     assert captured.facts()["ways"] == {"packed": 1}
+    assert follows(captured, code, x)
+
+
+@pytest.mark.parametrize("form", [DOUBLES, DOUBLES_GROUPS, [[1, 0], [0, 0], [1, 1], [1, 1], 1]])
+def test_a_transposed_convolution_does_too(form: list[Any]) -> None:
+    x = torch.randn(2, CHANNELS, 9, 7).contiguous(memory_format=torch.channels_last)
+    code = code_of(transposed(form, "relu"), transposed_filters(form, x), torch.randn(OUT))
+    captured = recorded(code, x)
+    assert captured.facts()["ways"] == {"packed": 1}
+    assert captured.facts()["fresh"] == 0
     assert follows(captured, code, x)
 
 

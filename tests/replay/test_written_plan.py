@@ -202,6 +202,23 @@ def test_a_packed_filter_is_packed_again_for_the_same_inputs():
         written(evolve(recording.plan, steps=(anew,)), [TABLE])
 
 
+@pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="this torch has no oneDNN")
+def test_a_transposed_filter_is_packed_again():
+    """Its output padding comes before the stride, and its groups have a place of their own."""
+    form: list[Any] = [[0, 1], [0, 1], [1, 2], [1, 1], 2]
+    x, filters = torch.randn(2, 8, 1, 9), torch.randn(8, 4, 1, 3)
+    packed = packing["onednn transposed convolution"](filters, *form, list(x.shape))
+
+    def product(x: torch.Tensor, packed: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return (torch.ops.mkldnn._convolution_transpose_pointwise(x, packed, TABLE, *form, "relu", [], ""),)
+
+    recording = recorded_with(product, packed, x)
+    kept = written(recording.plan, [TABLE])
+    assert [one.shape for one in kept.constants if one.dim() > 1] == [filters.shape]
+    given = torch.randn(2, 8, 1, 9)
+    assert same(made_again(kept, [TABLE], [x]).replay(given), product(given, packed))
+
+
 @pytest.mark.skipif(not torch.backends.mkl.is_available(), reason="this torch has no MKL")
 def test_a_packed_weight_that_is_not_the_plain_one_beside_it_is_not_written():
     recording = recorded_with(by_mkl, packing["mkl"](WEIGHT + 1, 3), torch.randn(3, 8))

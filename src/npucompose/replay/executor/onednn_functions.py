@@ -35,6 +35,7 @@ FUNCTIONS = (
     "dnnl_primitive_attr_set_post_ops",
     "dnnl_primitive_attr_set_scratchpad_mode",
     "dnnl_convolution_forward_primitive_desc_create",
+    "dnnl_deconvolution_forward_primitive_desc_create",
     "dnnl_inner_product_forward_primitive_desc_create",
     "dnnl_primitive_desc_query_md",
     "dnnl_primitive_desc_destroy",

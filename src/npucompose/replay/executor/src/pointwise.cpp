@@ -31,8 +31,8 @@ struct PointwiseCall {
   at::Tensor x, weight, bias, other, out;
   size_t x_at = 0, other_at = 0;
   Adds adds = Adds::nothing;
-  bool convolves = false;
-  std::vector<int64_t> padding, stride, dilation;
+  bool convolves = false, transposed = false;
+  std::vector<int64_t> padding, output_padding, stride, dilation;
   int64_t groups = 1;
   std::string activation = "none", algorithm = "none";
 };
@@ -47,6 +47,7 @@ std::optional<PointwiseCall> product_of(const c10::OperatorHandle& op, const Sta
   found.convolves = name != "mkldnn::_linear_pointwise";
   if (name == "mkldnn::_convolution_pointwise_") found.adds = Adds::to_its_result, found.x_at = 1;
   else if (name == "mkldnn::_convolution_pointwise" && overload == "binary") found.adds = Adds::other, found.other_at = 1;
+  else if (name == "mkldnn::_convolution_transpose_pointwise") found.transposed = true;
   else if ((found.convolves && name != "mkldnn::_convolution_pointwise") || !overload.empty()) return std::nullopt;
   size_t next = found.adds == Adds::nothing ? 1 : 2;  // past x, and past what is added
   const auto tensor = [&](size_t place) { return args.at(place).isTensor() ? args[place].toTensor() : at::Tensor(); };
@@ -54,10 +55,13 @@ std::optional<PointwiseCall> product_of(const c10::OperatorHandle& op, const Sta
   if (found.adds != Adds::nothing) found.other = tensor(found.other_at);
   found.weight = tensor(next), found.bias = tensor(next + 1), next += 2;
   if (found.convolves) {
-    found.padding = args.at(next).toIntVector(), found.stride = args.at(next + 1).toIntVector();
-    found.dilation = args.at(next + 2).toIntVector(), found.groups = args.at(next + 3).toInt(), next += 4;
-    for (const auto* list : {&found.padding, &found.stride, &found.dilation})
+    found.output_padding = {0, 0};
+    for (auto* list : {&found.padding, &found.output_padding, &found.stride, &found.dilation}) {
+      if (list == &found.output_padding && !found.transposed) continue;
+      *list = args.at(next++).toIntVector();
       if (list->size() != 2) return std::nullopt;
+    }
+    found.groups = args.at(next++).toInt();
   }
   if (found.adds != Adds::nothing) {
     const c10::IValue& alpha = args.at(next + 1);
@@ -172,12 +176,14 @@ class Pointwise final : public Kernel {
       return onednn::PrimitiveDesc(
           onednn::dnnl_inner_product_forward_primitive_desc_create, onednn::engine(), dnnl_forward_inference, x, weight,
           bias, out, attributes);
-    std::vector<int64_t> between = p.dilation;  // oneDNN counts what is left out
+    std::vector<int64_t> between = p.dilation, after = p.padding;  // oneDNN counts what is left out
     for (int64_t& step : between) --step;
+    for (size_t i = 0; i < after.size(); ++i) after[i] -= p.output_padding[i];
+    const auto create = p.transposed ? onednn::dnnl_deconvolution_forward_primitive_desc_create
+                                     : onednn::dnnl_convolution_forward_primitive_desc_create;
     return onednn::PrimitiveDesc(
-        onednn::dnnl_convolution_forward_primitive_desc_create, onednn::engine(), dnnl_forward_inference,
-        dnnl_convolution_direct, x, weight, bias, out, p.stride.data(), between.data(), p.padding.data(), p.padding.data(),
-        attributes);
+        create, onednn::engine(), dnnl_forward_inference, p.transposed ? dnnl_deconvolution_direct : dnnl_convolution_direct,
+        x, weight, bias, out, p.stride.data(), between.data(), p.padding.data(), after.data(), attributes);
   }
 
   static void* address(const at::Tensor& t) { return const_cast<void*>(t.const_data_ptr()); }
@@ -241,7 +247,7 @@ std::string described(const c10::OperatorHandle& op, const PointwiseCall& p) {
     text += ';';
   };
   numbers(p.x.sizes()), numbers(p.out.sizes()), numbers(p.weight.sizes());
-  numbers(p.padding), numbers(p.stride), numbers(p.dilation);
+  numbers(p.padding), numbers(p.output_padding), numbers(p.stride), numbers(p.dilation);
   numbers({p.groups, int64_t{p.bias.defined()}, static_cast<int64_t>(p.adds), at::native::nbytes_from_mkldnn(p.weight)});
   numbers({int64_t{at::get_num_threads()}, product_settings(), convolution_settings()});
   return text;
