@@ -379,7 +379,8 @@ def main() -> None:
     sys.path[:] = json.loads(path)
     listener = listening(name)  # whoever asks is answered when all is loaded
     for module in PRELOADED:
-        importlib.import_module(module)
+        with contextlib.suppress(ModuleNotFoundError):  # other versions of torch do not have all of them
+            importlib.import_module(module)
     for module in _ours():
         load(module)
     from hydra.core.plugins import Plugins

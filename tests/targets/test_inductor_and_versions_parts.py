@@ -79,7 +79,7 @@ def test_generated_code_is_forgotten_but_for_what_others_run_too(monkeypatch: py
     mine, common, other, renamed = (ModuleType(f"generated_{k}") for k in range(4))
     kept = [mine, common, other, renamed]
     monkeypatch.setattr(PyCodeCache, "modules", kept)
-    monkeypatch.setattr(PyCodeCache, "modules_no_attr", {"path": common})
+    monkeypatch.setattr(PyCodeCache, "modules_no_attr", {"path": common}, raising=False)
     for module in (mine, common, other):
         monkeypatch.setitem(sys.modules, module.__name__, module)
     replaced = ModuleType(renamed.__name__)

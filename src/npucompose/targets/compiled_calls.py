@@ -92,7 +92,8 @@ class Versions:
 def _form(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """What a version may depend on, roughly: two calls of one form may still want two versions."""
     leaves, spec = tree_flatten((args, kwargs))
-    return spec, tuple(
+    structure = str(spec)  # which torch 2.7 cannot hash
+    return structure, tuple(
         (leaf.dtype, leaf.device, leaf.shape, leaf.stride())
         if isinstance(leaf, torch.Tensor)
         else (type(leaf), leaf if isinstance(leaf, (int, float, str, bytes)) else None)

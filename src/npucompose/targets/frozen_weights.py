@@ -237,7 +237,12 @@ class Watch:
 
         self.code = builder.f_code
         builder.id_ref(self._token, "the state of its frozen weights")
-        builder.guard_manager.root.add_epilogue_lambda_guard(holds, ["no frozen weight has changed"], None)
+        last = builder.guard_manager.root.add_epilogue_lambda_guard
+        words = ["no frozen weight has changed"]
+        try:
+            last(holds, words, None)
+        except TypeError:  # torch 2.7 takes no stack beside them
+            last(holds, words)
 
     def release(self) -> None:
         """Dynamo drops the version that this watch belongs to, and with it goes what it was made of."""

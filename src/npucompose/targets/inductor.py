@@ -248,7 +248,8 @@ def _kept() -> set[int]:
 
 def _forget_code(modules: Sequence[ModuleType]) -> None:
     """Modules of generated code, which hold the constants of their graphs: Inductor and Python would for ever."""
-    common = {id(module) for module in PyCodeCache.modules_no_attr.values()}
+    shared = getattr(PyCodeCache, "modules_no_attr", {})  # in torch 2.7 no two graphs share a module
+    common = {id(module) for module in shared.values()}
     gone = {id(module): module for module in modules if id(module) not in common}
     PyCodeCache.modules[:] = [module for module in PyCodeCache.modules if id(module) not in gone]
     for module in gone.values():

@@ -1,7 +1,7 @@
 """The Python code that Inductor generates for a graph, read so that it can be recorded.
 
 All that is internal to torch's Inductor in this stands here: where a compiled graph has its module, by which names
-generated code makes buffers and calls kernels, and how a kernel's binding lies in its library (torch 2.7 to 2.13:
+generated code makes buffers and calls kernels, and how a kernel's binding lies in its library (torch 2.7 to 2.14:
 torch/_inductor/codegen/wrapper.py, async_compile.cpp_pybinding, codecache.CppPythonBindingsCodeCache). Code that does
 anything beside what is known here is not read, and the reason says what it does.
 """
@@ -20,8 +20,8 @@ from npucompose.ops.generated import GeneratedKernel, address_of, entry, known
 from npucompose.replay.capture.generated import Observer
 
 EMPTY, LAID = "empty_strided_cpu", "reinterpret_tensor"
-CHECKS = frozenset({"assert_size_stride", "assert_alignment"})
-"""They look at sizes, strides and addresses."""
+CHECKS = frozenset({"assert_size_stride", "assert_size_stride_grouped", "assert_tensor_metadata", "assert_alignment"})
+"""They look at sizes, strides, types and addresses (the second and third since torch 2.14)."""
 OPERATORS = frozenset({"extern_kernels", "aten", "torch.ops", "inductor_ops", "_quantized"})
 """What is called of these goes through torch's dispatcher."""
 ON_NUMBERS = frozenset({"max", "min", "int", "float", "bool", "abs", "math", "device", "torch.device"})
