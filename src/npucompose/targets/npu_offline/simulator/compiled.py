@@ -63,6 +63,8 @@ def functions(device: SimulatedDevice) -> dict[str, Any]:
 def _absent(name: str) -> Any:
     if name in lacking.SUBMODULES:
         raise AttributeError(lacking.sentence(name))
+    if name in lacking.EARLIER:
+        return lacking.refused(name)
     raise AttributeError(f"target=npu_offline: torch_npu._C has no {name!r}.")
 
 

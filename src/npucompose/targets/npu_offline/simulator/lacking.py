@@ -63,6 +63,8 @@ LACKING: Mapping[str, tuple[str, ...]] = {
 }  # fmt: skip
 CLASSES = frozenset({"_MemPool", "_NPUShapeHandling", "_npu_NPUAllocator"})
 """Of these the wheel makes subclasses when it is imported: what is refused is an object of them."""
+EARLIER = {"_MemPoolContext": "_MemPool"}
+"""{what only the Python of wheels before 2.13 asks for: the class it went with}."""
 SUBMODULES = frozenset({"_cd", "_distributed_c10d", "_mstx", "_npurt", "_profiler"})
 """Modules inside torch_npu._C: absent, so that asking for one is refused."""
 
@@ -73,14 +75,15 @@ def refused(name: str) -> Any:
     def call(*_: Any, **__: Any) -> Any:
         refuse(name)
 
-    if name not in CLASSES and not name.endswith("Tensor"):
+    if name not in CLASSES | EARLIER.keys() and not name.endswith("Tensor"):
         return call
     home, _, last = name.rpartition(".")
     return type(last, (), {"__init__": call, "__module__": home or "torch_npu._C"})
 
 
 def reason(name: str) -> str | None:
-    return next((why for why, names in LACKING.items() if name in names), None)
+    listed = EARLIER.get(name, name)
+    return next((why for why, names in LACKING.items() if listed in names), None)
 
 
 def sentence(name: str) -> str:

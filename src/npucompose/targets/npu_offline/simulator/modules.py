@@ -129,6 +129,10 @@ def _accelerator(device: SimulatedDevice) -> None:
     accelerator._accelerator_synchronizeDevice = lambda index: device.synchronize()
 
 
+def _nothing() -> None:
+    """What a wheel has not yet."""
+
+
 def _dynamo() -> None:
     """What torch_npu does to Dynamo when it is first used, but for its backends: TorchAir is called by name here."""
     from torch._dynamo import trace_rules
@@ -137,4 +141,4 @@ def _dynamo() -> None:
     utils = importlib.import_module("torch_npu.utils._dynamo")
     utils.add_dynamo_methods_init()
     importlib.import_module("torch_npu.dynamo.trace_rule")._patch_npu_trace_rules()
-    utils.register_npu_graphsafe_rng()
+    getattr(utils, "register_npu_graphsafe_rng", _nothing)()  # since torch_npu 2.13
