@@ -278,18 +278,26 @@ def test_what_a_watch_has_to_let_go_goes_once_last_first_also_when_its_model_is_
         assert watch.let_go == []
 
 
-def test_a_guard_hangs_on_the_watch_without_holding_it() -> None:
+@pytest.mark.parametrize("with_stack", [True, False])
+def test_a_guard_hangs_on_the_watch_without_holding_it(with_stack: bool) -> None:
+    """torch up to 2.10 takes no stack of who asks for it."""
     model = linear()
     watch = watch_of((model, "weight"))
     told: list[Any] = []
-    root = SimpleNamespace(add_epilogue_lambda_guard=lambda *given: told.append(given))
+
+    def last(holds: Any, words: list[str], *stack: Any) -> None:
+        if len(stack) != with_stack:
+            raise TypeError("incompatible function arguments")
+        told.append((holds, words))
+
+    root = SimpleNamespace(add_epilogue_lambda_guard=last)
     code = (lambda: None).__code__
     builder = SimpleNamespace(
         f_code=code, guard_manager=SimpleNamespace(root=root), id_ref=lambda *given: told.append(given)
     )
     watch._guard(builder, None)
     assert watch.code is code
-    (token, _), (holds, words, _) = list(told)
+    (token, _), (holds, words) = list(told)
     assert token is watch._token
     assert words == ["no frozen weight has changed"]
     assert holds(None) is True

@@ -14,6 +14,7 @@ from torch._dynamo.exc import FailOnRecompileLimitHit, TorchDynamoException
 from torch._guards import TracingContext
 from torch._inductor import config as inductor_config
 from torch._inductor.codecache import PyCodeCache
+from torch.utils._pytree import TreeSpec
 
 from npucompose.replay.interface import is_watched
 from npucompose.targets import compiled_calls, inductor
@@ -89,6 +90,14 @@ def test_generated_code_is_forgotten_but_for_what_others_run_too(monkeypatch: py
     assert mine.__name__ not in sys.modules
     assert sys.modules[common.__name__] is common
     assert sys.modules[renamed.__name__] is replaced
+
+
+def test_where_no_two_graphs_share_generated_code_all_of_it_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = [ModuleType("generated_0"), ModuleType("generated_1")]
+    monkeypatch.setattr(PyCodeCache, "modules", kept)
+    monkeypatch.delattr(PyCodeCache, "modules_no_attr", raising=False)
+    inductor._forget_code(kept[:1])
+    assert [module.__name__ for module in kept] == ["generated_1"]
 
 
 class Backend(SimpleNamespace):
@@ -318,6 +327,12 @@ def test_calls_that_are_remembered_are_forgotten_when_they_are_too_many(monkeypa
             called(number)
             sizes.append(len(called._beyond))
     assert sizes == [1, 2, 1, 2, 1]
+
+
+def test_the_form_of_a_call_is_hashed_where_a_structure_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As torch 2.7 has it."""
+    monkeypatch.setattr(TreeSpec, "__hash__", None)
+    assert len({compiled_calls._form((1,), {}), compiled_calls._form((1,), {}), compiled_calls._form(([1],), {})}) == 2
 
 
 def test_the_form_of_a_call_is_what_a_version_may_depend_on() -> None:

@@ -241,7 +241,7 @@ class Watch:
         words = ["no frozen weight has changed"]
         try:
             last(holds, words, None)
-        except TypeError:  # torch 2.7 takes no stack beside them
+        except TypeError:  # up to 2.10 torch takes no stack beside them
             last(holds, words)
 
     def release(self) -> None:

@@ -258,6 +258,13 @@ def test_code_that_does_what_nobody_knows_is_not_read(tmp_path: Any):
     assert "has a kernel whose library is not known: k" in unread(tmp_path, "k(args)")
 
 
+@pytest.mark.parametrize(
+    "check", sorted({"assert_size_stride", "assert_size_stride_grouped", "assert_tensor_metadata", "assert_alignment"})
+)
+def test_what_only_looks_at_tensors_is_no_reason_not_to_read(tmp_path: Any, check: str):
+    assert unread(tmp_path, f"{check}(args)\nsurprise(args)").startswith("calls surprise,")
+
+
 def test_a_kernel_of_other_parameters_is_not_called_by_address(tmp_path: Any):
     library = SimpleNamespace(__file__=None)
     assert "whose library" in unread(tmp_path, "k(args)", k=SimpleNamespace(__self__=library))

@@ -12,7 +12,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from npucompose.errors import ConfigError
+from npucompose.errors import CompileError, ConfigError
 from npucompose.targets.npu_offline import simulator
 from npucompose.targets.npu_offline.simulator import classes, compiled, ge_session, lacking, modules, operators
 from npucompose.targets.npu_offline.simulator.device import CallLedger, SimulatedDevice, SimulatedGraph
@@ -376,6 +376,33 @@ def test_a_part_that_is_left_out_says_why_and_a_name_of_nobody_that_there_is_non
     with pytest.raises(AttributeError, match=r"torch_npu._C has no '_nonsense'") as nobody:
         compiled._absent("_nonsense")
     assert str(left_out.value) == lacking.sentence("_profiler") != str(nobody.value)
+
+
+def test_what_earlier_wheels_make_a_class_of_is_there_for_them_and_refused() -> None:
+    made = compiled.make(SimulatedDevice())
+    assert "_MemPoolContext" not in vars(made), "later wheels have none"
+    context: Any = type("MemPoolContext", (made._MemPoolContext,), {})
+    with pytest.raises(CompileError, match=r"has no torch_npu\._C\._MemPoolContext: there is no device memory"):
+        context("a pool")
+
+
+@pytest.mark.parametrize("later", [True, False])
+def test_dynamo_is_set_up_with_what_the_wheel_has(monkeypatch: pytest.MonkeyPatch, later: bool) -> None:
+    called: list[str] = []
+
+    def noting(*names: str) -> SimpleNamespace:
+        return SimpleNamespace(**{name: lambda name=name: called.append(name) for name in names})
+
+    wheel = {
+        "torch_npu.utils._dynamo": noting("add_dynamo_methods_init", *["register_npu_graphsafe_rng"] * later),
+        "torch_npu.dynamo.trace_rule": noting("_patch_npu_trace_rules"),
+    }
+    monkeypatch.setattr("torch._dynamo.trace_rules.add", called.append)
+    monkeypatch.setattr(modules.importlib, "import_module", wheel.__getitem__)
+    modules._dynamo()
+    ours, *rest = called
+    assert ours == "npucompose.targets.npu_offline.simulator"
+    assert rest == ["add_dynamo_methods_init", "_patch_npu_trace_rules", *["register_npu_graphsafe_rng"] * later]
 
 
 def test_an_event_is_external_only_where_that_is_asked_for(compiled_functions: dict[str, Any]) -> None:

@@ -43,6 +43,19 @@ def test_the_wheel_has_to_be_for_this_torch_and_its_imports_installed(monkeypatc
         TARGET.check(GE)
 
 
+@pytest.mark.usefixtures("tree")
+def test_a_torch_without_devices_in_python_is_refused_before_a_wheel_is_fetched(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(npu_offline.metadata, "version", lambda name: "2.10.0+cpu")
+    with pytest.raises(ConfigError, match="wheel is for torch"):
+        TARGET.check(GE)
+    monkeypatch.setattr(npu_offline.metadata, "version", lambda name: "2.9.1")
+    monkeypatch.setattr(wheel, "locate", lambda: pytest.fail("it would be fetched"))
+    with pytest.raises(ConfigError, match=r"needs torch 2\.10 or later, .* and torch 2\.9\.1 is installed"):
+        TARGET.check(GE)
+
+
 def test_a_module_is_looked_for_without_being_imported() -> None:
     assert npu_offline._installed("pytest") is True
     assert npu_offline._installed("no_such_package") is False

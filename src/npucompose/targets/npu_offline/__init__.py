@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 NEEDS = {"google.protobuf": "protobuf", "packaging": "packaging"}
 """{module: package} that the wheel imports and does not name."""
+LEAST_TORCH = (2, 10)
 
 
 NOT_OF_GE = (
@@ -45,6 +46,12 @@ class NpuOfflineTarget(TorchairTarget):
 
     def check(self, mode: str) -> None:
         super().check(mode)
+        found = metadata.version("torch").partition("+")[0]
+        if tuple(map(int, _minor(found).split("."))) < LEAST_TORCH:
+            raise ConfigError(
+                f"target=npu_offline needs torch {'.'.join(map(str, LEAST_TORCH))} or later, in which a device can be "
+                f"written in Python, and torch {found} is installed; target=cpu and target=npu take it."
+            )
         tree = wheel.locate()
         missing = [package for module, package in NEEDS.items() if not _installed(module)]
         if missing:
@@ -52,7 +59,7 @@ class NpuOfflineTarget(TorchairTarget):
                 f"target=npu_offline needs {' and '.join(missing)}, which TorchAir imports: "
                 "pip install 'npucompose[npu_offline]'."
             )
-        wanted, found = wheel.version(tree), metadata.version("torch").partition("+")[0]
+        wanted = wheel.version(tree)
         if _minor(wanted) != _minor(found):
             raise ConfigError(
                 f"the torch_npu {wanted} wheel is for torch {_minor(wanted)}, and torch {found} is installed: fetch "
