@@ -3,6 +3,7 @@ PYTHON ?= python3
 # More flags for pip, such as the index from which your machine takes the CPU build of torch.
 PIP_FLAGS ?=
 VENV := .venv
+WANTED := --constraint constraints.txt torch
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 READY_EXTRAS := $(VENV)/.ready-extras
@@ -30,7 +31,7 @@ $(READY): pyproject.toml constraints.txt requirements/build.lock requirements/de
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip $(LOCKED) --requirement requirements/build.lock
 	$(BIN)/python -m pip $(LOCKED) --requirement requirements/dev.lock
-	$(BIN)/python -m pip install --quiet $(PIP_FLAGS) --constraint constraints.txt torch
+	$(BIN)/python -m pip install --quiet $(PIP_FLAGS) $(WANTED)
 	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable .
 	@touch $@
 
@@ -73,6 +74,12 @@ test: $(READY) wheel native  ## the tests (made for 5 minutes on two idle cores)
 
 test-shuffled: $(READY) wheel native  ## the same, files and the tests of each in an order by SEED (default: a new one)
 	$(PYTEST) --shuffled $(SEED)
+
+# Other versions may be found only with CUDA, which is gigabytes.
+test-torch:  ## what this says of target=cpu, with another torch: make test-torch TORCH=2.11.0
+	$(MAKE) VENV=.torch-$(TORCH) WANTED=torch==$(TORCH) .torch-$(TORCH)/.ready
+	.torch-$(TORCH)/bin/python run.py model=tiny_ops mode=max-autotune
+	$(subst $(VENV)/,.torch-$(TORCH)/,$(PYTEST)) --ignore=tests/targets/npu_offline tests/replay tests/targets tests/compose
 
 surroundings: $(READY) wheel native  ## the same in a checkout, in a strange path, as another user, on one core, shuffled
 	OMP_NUM_THREADS=$(THREADS) $(BIN)/python -m tools.surroundings
