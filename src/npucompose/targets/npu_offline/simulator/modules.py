@@ -118,7 +118,8 @@ def _name_saved_tensors(graphs: ModuleType) -> None:
 
 
 def _accelerator(device: SimulatedDevice) -> None:
-    """torch.accelerator asks torch's C++ for the device's stream, where a backend in Python cannot answer."""
+    """torch.accelerator asks torch's C++ for the device's stream and generator, where a backend in Python cannot
+    answer."""
 
     def current(index: int) -> torch.Stream:
         return torch.Stream(stream_id=device.current, device_index=0, device_type=DEVICE_TYPE)  # pyright: ignore
@@ -127,6 +128,8 @@ def _accelerator(device: SimulatedDevice) -> None:
     accelerator._accelerator_getStream = current
     accelerator._accelerator_setStream = lambda stream: device.set_stream(stream.stream_id)
     accelerator._accelerator_synchronizeDevice = lambda index: device.synchronize()
+    if hasattr(accelerator, "_accelerator_getDefaultGenerator"):  # since torch 2.14
+        accelerator._accelerator_getDefaultGenerator = lambda index: torch.default_generator
 
 
 def _nothing() -> None:
