@@ -3,7 +3,7 @@ PYTHON ?= python3
 # More flags for pip, such as the index from which your machine takes the CPU build of torch.
 PIP_FLAGS ?=
 VENV := .venv
-WANTED := --constraint constraints.txt torch
+CONSTRAINTS := constraints.txt
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 READY_EXTRAS := $(VENV)/.ready-extras
@@ -31,7 +31,7 @@ $(READY): pyproject.toml constraints.txt requirements/build.lock requirements/de
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip $(LOCKED) --requirement requirements/build.lock
 	$(BIN)/python -m pip $(LOCKED) --requirement requirements/dev.lock
-	$(BIN)/python -m pip install --quiet $(PIP_FLAGS) $(WANTED)
+	$(BIN)/python -m pip install --quiet $(PIP_FLAGS) --constraint $(CONSTRAINTS) torch
 	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable .
 	@touch $@
 
@@ -77,7 +77,9 @@ test-shuffled: $(READY) wheel native  ## the same, files and the tests of each i
 
 # Other versions may be found only with CUDA, which is gigabytes.
 test-torch:  ## what this says of target=cpu, with another torch: make test-torch TORCH=2.11.0
-	$(MAKE) VENV=.torch-$(TORCH) WANTED=torch==$(TORCH) .torch-$(TORCH)/.ready
+	mkdir -p .torch-$(TORCH)
+	sed 's/^torch==.*/torch==$(TORCH)/' constraints.txt >.torch-$(TORCH)/constraints.txt
+	$(MAKE) VENV=.torch-$(TORCH) CONSTRAINTS=.torch-$(TORCH)/constraints.txt .torch-$(TORCH)/.ready
 	.torch-$(TORCH)/bin/python run.py model=tiny_ops mode=max-autotune
 	$(subst $(VENV)/,.torch-$(TORCH)/,$(PYTEST)) --ignore=tests/targets/npu_offline tests/replay tests/targets tests/compose
 

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 __version__ = "0.1.0"
 
-VERIFIED_TORCH: tuple[str, ...] = ("2.11.0", "2.13.0")
-VERIFIED_TORCH_NPU: tuple[str, ...] = ("2.13.0",)
+VERIFIED_TORCH: tuple[str, ...] = ("2.11.0", "2.13.0", "2.14.0")
+VERIFIED_TORCH_NPU: tuple[str, ...] = ("2.13.0", "2.14.0")
 """On which execution is proven: the whole of TorchAir's Python, on the simulated runtime."""
 
 

@@ -84,7 +84,7 @@ def test_words_that_are_not_an_answer_are_a_finding(tmp_path: Path):
 
 def test_an_unverified_torch_gets_one_line():
     (note,) = doctor.notes(evolve(TORCH, version="2.6.0", verified=False), MACHINE, {})
-    assert note == "torch 2.6.0 was not verified with this version of npucompose; 2.11.0, 2.13.0 were."
+    assert note == "torch 2.6.0 was not verified with this version of npucompose; 2.11.0, 2.13.0, 2.14.0 were."
 
 
 def test_torch_npu_without_cann_is_warned_about():

@@ -212,7 +212,7 @@ def test_a_verified_torch_is_told_of_whatever_its_build() -> None:
     assert torch_warning("2.13.0+cpu") is None
     assert torch_warning("2.11.0") is None
     assert torch_warning("2.9.1") == (
-        "torch 2.9.1 was not verified with this version of npucompose; 2.11.0, 2.13.0 were."
+        "torch 2.9.1 was not verified with this version of npucompose; 2.11.0, 2.13.0, 2.14.0 were."
     )
     assert str(torch_warning(None)).startswith("torch ? was not verified")
 

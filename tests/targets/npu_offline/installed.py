@@ -83,7 +83,11 @@ def check_graphs(npu: Any) -> None:
 
 def check_what_is_lacking(package: Any, npu: Any) -> None:
     x = torch.ones(2, 3)
-    assert (int(package.get_npu_format(x)), package.get_storage_size(x), package.__version__) == (2, 6, "2.13.0")
+    assert (int(package.get_npu_format(x)), package.get_storage_size(x), package.__version__) == (
+        2,
+        6,
+        wheel.version(wheel.locate()),
+    )
     assert package.npu_rms_norm is torch.ops.npu.npu_rms_norm
     package.erase_stream(x, npu.Stream())
     assert package.distributed._is_support_hccl_comm_name() is True

@@ -387,6 +387,21 @@ def test_what_earlier_wheels_make_a_class_of_is_there_for_them_and_refused() -> 
 
 
 @pytest.mark.parametrize("later", [True, False])
+def test_the_accelerator_answers_for_the_device_what_this_torch_asks(
+    monkeypatch: pytest.MonkeyPatch, later: bool
+) -> None:
+    asked = SimpleNamespace(**{"_accelerator_getDefaultGenerator": None} if later else {})
+    fake = SimpleNamespace(_C=asked, default_generator="the generator", Stream=lambda **given: given["stream_id"])
+    monkeypatch.setattr(modules, "torch", fake)
+    device = SimulatedDevice()
+    modules._accelerator(device)
+    asked._accelerator_setStream(SimpleNamespace(stream_id=3))
+    assert asked._accelerator_getStream(0) == device.current == 3
+    assert hasattr(asked, "_accelerator_getDefaultGenerator") is later
+    assert not later or asked._accelerator_getDefaultGenerator(0) == "the generator"
+
+
+@pytest.mark.parametrize("later", [True, False])
 def test_dynamo_is_set_up_with_what_the_wheel_has(monkeypatch: pytest.MonkeyPatch, later: bool) -> None:
     called: list[str] = []
 
