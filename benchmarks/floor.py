@@ -1,13 +1,14 @@
 """The raw kernel floor of a native recording: what its kernels take when nothing stands between them.
 
-Matrix products and convolutions run one after the other, with weights as cold as in a replay, whoever computes them and
-however their weights are packed; every other kernel runs hot, by itself. With `mode=max-autotune` these are Inductor's
-fused kernels, else torch's own. An estimate, not a bound of the machine.
+Matrix products, and whatever reads 64 KiB and more outside of the pool (weights, packed or not, tables, caches), run
+one after the other, so that they find this memory as cold as in a replay; every other kernel runs hot, by itself.
+With `mode=max-autotune` these are Inductor's fused kernels, else torch's own. An estimate, not a bound of the machine.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import prod
 from statistics import median
 from typing import Any
 
@@ -18,22 +19,13 @@ from npucompose.replay.captured_graph import CapturedGraph
 from npucompose.replay.executor import build
 from npucompose.replay.executor.native import Native
 from npucompose.replay.memory.arena import Memory
+from npucompose.replay.operands import flat
+from npucompose.replay.packed_weights import is_opaque
+from npucompose.replay.plan import PlanSlot, Step
 
-PRODUCTS = frozenset(
-    {
-        "aten::mm",
-        "aten::addmm",
-        "aten::bmm",
-        "aten::baddbmm",
-        "aten::convolution",
-        "air::onednn_bmm",
-        "mkl::_mkl_linear",
-        "mkldnn::_linear_pointwise",
-        "mkldnn::_convolution_pointwise",
-        "mkldnn::_convolution_pointwise_",
-        "mkldnn::_convolution_transpose_pointwise",
-    }
-)
+PRODUCTS = frozenset({"aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm"})
+MUCH = 64 << 10
+"""Bytes: more than the nearest cache of a core has room for beside what else a kernel touches."""
 REPEATED = 16
 """Runs of a short kernel between two looks at the clock."""
 SHORT_NS = 20_000.0
@@ -68,19 +60,19 @@ class Floor:
         """A recording knows addresses; what lies there is kept here."""
         self._native = self._executor(direct=True)
         self._all = list(range(len(self._plan.steps)))
-        self._products = [i for i in self._all if self._plan.steps[i].op._schema.name in PRODUCTS]
-        self._others = [i for i in self._all if i not in set(self._products)]
+        self._in_a_row = [i for i in self._all if _is_cold(self._plan.steps[i])]
+        self._others = [i for i in self._all if i not in set(self._in_a_row)]
         self._native.recording.times(self._all, 2)
 
     def microseconds(self, rounds: int = 5, row_ns: float = 20e6) -> float:
-        """Medians: the products in a row, for `row_ns`, and each other kernel by itself, `rounds` times."""
+        """Medians: what is cold in a row, for `row_ns`, and each other kernel by itself, `rounds` times."""
         return (self._row(row_ns) + sum(self._alone(self._native, i, rounds) for i in self._others)) / 1e3
 
     def _row(self, row_ns: float) -> float:
-        if not self._products:
+        if not self._in_a_row:
             return 0.0
-        (once,) = self._native.recording.times(self._products, 1)
-        return median(self._native.recording.times(self._products, max(5, round(row_ns / once))))
+        (once,) = self._native.recording.times(self._in_a_row, 1)
+        return median(self._native.recording.times(self._in_a_row, max(5, round(row_ns / once))))
 
     def steps(self, rounds: int = 25) -> list[StepTime]:
         """Every step by itself, beside the same step through the dispatcher."""
@@ -110,6 +102,19 @@ class Floor:
         (once,) = native.recording.times([step], 1)
         times = REPEATED if once < SHORT_NS else 1
         return median(native.recording.times([step] * times, rounds)) / times
+
+
+def _is_cold(step: Step) -> bool:
+    return step.op._schema.name in PRODUCTS or any(_outside(leaf) >= MUCH for leaf in flat(step.args))
+
+
+def _outside(leaf: Any) -> int:
+    """Bytes of an operand that lies outside of the pool; 0 of every other."""
+    if is_opaque(leaf):
+        return torch.ops.mkldnn._nbytes(leaf)
+    if isinstance(leaf, PlanSlot) and leaf.root.kind in ("input", "attribute", "constant"):
+        return prod(leaf.layout.shape) * leaf.layout.dtype.itemsize
+    return 0
 
 
 def by_operator(steps: Sequence[StepTime]) -> Mapping[str, tuple[int, str, float, float]]:

@@ -15,6 +15,7 @@ from npucompose.replay.executor import build
 from npucompose.replay.executor.native import Native
 from npucompose.replay.memory.arena import Memory
 from tests.replay.capturing import traced
+from tests.replay.test_generated_code import Code
 
 
 def rounds(x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -101,6 +102,29 @@ def test_every_value_is_what_a_whole_replay_left(captured: CapturedGraph, inputs
     floor = Floor(captured, inputs)
     (expected,) = rounds(*inputs)
     assert any(value.shape == expected.shape and torch.equal(value, expected) for value in values(floor._memories[0]))
+
+
+def test_what_reads_much_outside_of_the_pool_is_cold_and_other_kernels_are_not() -> None:
+    large, small = torch.randn(128, 128), torch.randn(128)  # 64 KiB, and less
+
+    def body(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return (((x * large) + small).exp() * large,)
+
+    x = torch.randn(128, 128)
+    for given, cold in ((x, [True, False, False, True]), (x[:1], [True, False, False, True])):
+        steps = CapturedGraph.capture(traced(body, given), [given], executor="native").plan.steps
+        assert [floors._is_cold(step) for step in steps] == cold, [str(step.op) for step in steps]
+
+
+@pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="this torch has no oneDNN")
+@pytest.mark.parametrize(("columns", "cold"), [(256, True), (8, False)])
+def test_a_packed_weight_is_outside_too(columns: int, cold: bool) -> None:
+    x = torch.randn(4, 64)
+    weight = torch.ops.mkldnn._reorder_linear_weight(torch.randn(columns, 64), 4)
+    product = torch.ops.mkldnn._linear_pointwise
+    code = Code(lambda inputs, observer: [product(inputs[0], weight, None, "none", [], "")], {"weight": weight})
+    captured, _ = CapturedGraph.capture_code(code, [x], finish=True, executor="native")
+    assert [floors._is_cold(step) for step in captured.plan.steps] == [cold]
 
 
 class Watched:
