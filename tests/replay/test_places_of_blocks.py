@@ -38,6 +38,34 @@ def test_the_largest_comes_first_and_of_equals_the_one_that_begins_first() -> No
     assert place(blocks((64, 5, 9), (64, 0, 9))).offsets == (64, 0)
 
 
+BETTER_OTHERWISE = ((128, 1, 4), (192, 2, 5), (128, 0, 1), (192, 0, 0))
+"""The largest first takes 448 bytes, 320 are enough."""
+
+
+def test_what_lies_highest_comes_first_where_the_largest_first_takes_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = blocks(*BETTER_OTHERWISE)
+    found = place(made)
+    assert (found.offsets, found.pool_bytes, found.live_bytes) == ((0, 128, 192, 0), 320, 320)
+    for limit in ("_ORDERS", "_MOST_LAID"):
+        with monkeypatch.context() as patch:
+            patch.setattr(pool, limit, 0)
+            assert place(made).pool_bytes == 448
+
+
+def test_another_order_is_taken_only_where_it_takes_less() -> None:
+    rng, gained = random.Random(0), 0
+    for _ in range(200):
+        first = [rng.randrange(40) for _ in range(30)]
+        made = blocks(*((64 * rng.randint(1, 9), at, at + rng.randrange(12)) for at in first))
+        sizes = [block.nbytes for block in made]
+        order = sorted(range(len(made)), key=lambda i: (-sizes[i], made[i].first))
+        greedy, found = pool._laid(order, made, sizes, None), place(made)
+        assert found.live_bytes <= found.pool_bytes <= greedy[1]
+        assert found.pool_bytes < greedy[1] or found.offsets == tuple(greedy[0])
+        gained += found.pool_bytes < greedy[1]
+    assert gained > 50
+
+
 def test_what_is_told_of_the_whole() -> None:
     made = blocks((65, 0, 1), (64, 1, 2), (200, 4, 4))
     found = place(made)
