@@ -77,6 +77,7 @@ test-shuffled: $(READY) wheel native  ## the same, files and the tests of each i
 
 # Other versions may be found only with CUDA, which is gigabytes.
 test-torch:  ## what this says of target=cpu, with another torch: make test-torch TORCH=2.11.0
+	@test -n "$(TORCH)" || { echo "make: which torch? make $@ TORCH=2.11.0" >&2; exit 2; }
 	mkdir -p .torch-$(TORCH)
 	sed 's/^torch==.*/torch==$(TORCH)/' constraints.txt >.torch-$(TORCH)/constraints.txt
 	$(MAKE) VENV=.torch-$(TORCH) CONSTRAINTS=.torch-$(TORCH)/constraints.txt .torch-$(TORCH)/.ready

@@ -1,6 +1,6 @@
-// `mkldnn::_convolution_pointwise` and `_linear_pointwise`, products with packed weights and an activation, computed by
-// oneDNN into memory that is given. torch's operators make their results anew and set oneDNN up in every call (20 µs of a
-// convolution, 8 of a product).
+// `mkldnn::_convolution_pointwise`, `_convolution_transpose_pointwise` and `_linear_pointwise`, products with packed weights
+// and an activation, computed by oneDNN into memory that is given. torch's operators make their results anew and set oneDNN
+// up in every call (20 µs of a convolution, 8 of a product).
 #pragma once
 
 #include "kernel.h"
