@@ -67,6 +67,11 @@ def test_the_curve_has_the_least_padding_of_each_number_of_recordings(problem: t
     assert curve[-1] == (len(trace.steps), 0)
 
 
+def test_what_is_left_up_to_a_size_has_the_steps_of_that_size() -> None:
+    trace = Trace({1: 3, 8: 2, 9: 1})
+    assert [dict(trace.up_to(largest).steps) for largest in (9, 8, 7)] == [trace.steps, {1: 3, 8: 2}, {1: 3}]
+
+
 def lognormal(steps: int, largest: int) -> Trace:
     """A trace of a server whose load swings: many small steps, few large ones."""
     chance = random.Random(7)

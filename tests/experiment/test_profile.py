@@ -52,16 +52,17 @@ def test_a_window_has_its_active_calls_and_behind_each_the_kernels_of_a_replay(t
         log.append("clock")
         return TWO_KERNELS
 
+    folder = tmp_path / "outputs" / "profile"
     files = profiled(
-        call, "replay", Profile(active=2, wait=1, warmup=1, repeat=2), of_torch(), tmp_path / "profile",
+        call, "replay", Profile(active=2, wait=1, warmup=1, repeat=2), of_torch(), folder,
         clocks={"graph_0": clock}, between=lambda: log.append("rewind"),
     )  # fmt: skip
     assert files == ("replay_0.json", "replay_1.json")
     assert log == ["rewind", "call", "clock"] * 8
     for name in files:
-        found = slices(tmp_path / "profile" / name)
+        found = slices(folder / name)
         assert (found["replay"], found["aten::mm"], found["mm"], found["relu"]) == (2, 2, 2, 2)
-    events = json.loads((tmp_path / "profile" / files[0]).read_text())["traceEvents"]
+    events = json.loads((folder / files[0]).read_text())["traceEvents"]
     ranges = [one for one in events if one["name"] == "graph_0 kernels" and one.get("cat") == "user_annotation"]
     kernels = [one for one in events if one.get("cat") == "kernel"]
     assert sorted(one["ts"] for one in kernels if one["name"] == "relu") == [

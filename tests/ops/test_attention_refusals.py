@@ -144,6 +144,7 @@ SHAPES: list[tuple[Any, dict[str, Any], str, str]] = [
     ((*bnsd()[:2], bnsd(batch=2)[2]), COMMON, "key", "does not fit: query (1, 2, 2, 8), key (1, 2, 4, 8), value (2, 2"),
     ((*bnsd()[:2], bnsd(columns=5)[2]), COMMON, "key", "does not fit"),
     ((*bsh()[:2], bsh(columns=5)[2]), {}, "key", "does not fit"),
+    ([t.transpose(1, 2) for t in (*bnsd()[:2], bnsd(columns=5)[2])], COMMON | {"input_layout": "BSND"}, "key", "does"),
     ((bnsd(depth=4)[0], *bnsd()[1:]), COMMON, "key", "has another head size: query (1, 2, 2, 4), key (1, 2, 4, 8). D"),
 ]  # fmt: skip
 

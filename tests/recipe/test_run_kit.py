@@ -14,6 +14,16 @@ import torch
 
 from npucompose.recipe.kit_files import my_model, observe, run_kit
 
+
+def test_inputs_in_lists_and_mappings_are_moved_to_the_device() -> None:
+    x = torch.ones(2)
+    moved = observe._moved((x, [x, 3], {"mask": x, "name": "n"}), "meta")
+    assert type(moved) is tuple
+    first, (second, three), named = moved
+    assert [t.device.type for t in (first, second, named["mask"])] == ["meta"] * 3
+    assert (three, named["name"]) == (3, "n")
+
+
 PROFILE = """Type,Name,Duration(us),{stream}
 MatMul,mm_1,2.5,7
 MatMul,mm_2,1.5,3

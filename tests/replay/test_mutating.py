@@ -13,6 +13,7 @@ from torch._higher_order_ops.auto_functionalize import auto_functionalized, auto
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from npucompose.graphs.effects import is_functional_call
+from npucompose.replay.capture import updates
 from npucompose.replay.capture.updates import write_in_place
 
 aten = torch.ops.aten
@@ -326,3 +327,16 @@ def test_only_these_two_operators_are_such_calls() -> None:
     assert not is_functional_call(x)
     assert not is_functional_call(made.call(aten.relu.default, x))
     assert not is_functional_call(made.call(torch.ops.higher_order.cond, val=value()))
+
+
+def test_a_copy_of_a_value_into_itself_goes_and_its_users_read_the_value() -> None:
+    graph = fx.Graph()
+    x = graph.placeholder("x")
+    place = graph.call_function(aten.add.Tensor, (x, 1))
+    result = graph.call_function(aten.mul.Tensor, (x, 2))
+    copy = graph.call_function(aten.copy_.default, (place, result))
+    negative = graph.call_function(aten.neg.default, (copy,))
+    graph.output(negative)
+    updates._substitute(result, place)
+    assert negative.args == (place,)
+    assert [node.target for node in graph.find_nodes(op="call_function", target=aten.copy_.default)] == []

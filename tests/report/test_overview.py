@@ -73,6 +73,11 @@ def test_where_nothing_was_measured_the_prediction_is_drawn_and_named() -> None:
     assert picture["words"] == "the kernels of graph_0, predicted, by stream; 1 event as arrows, waits as thin bars"
 
 
+def test_of_a_plan_without_events_nothing_is_said_of_any() -> None:
+    words = drawn(lines=[("graph_0", evolve(PLAN, events=()))])["words"]
+    assert words.endswith("by stream")
+
+
 def test_what_is_predicted_of_one_stream_is_drawn_kernel_by_kernel() -> None:
     plan = evolve(PLAN, source="predicted")
     alone = evolve(ALONE, source=plan.source + ON_ONE_STREAM)

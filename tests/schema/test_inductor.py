@@ -113,6 +113,7 @@ def test_every_way_to_declare_an_option_is_read():
     assert found["two.z"].path == "two.z"
     assert read("# first line\na = 1\n# last line")["a"].doc == "first line"
     assert read('a: Literal["x", -1] = "x"')["a"].choices == ("x",)
+    assert list(read("a.b: int = 1\na.c = 1\nd: int = 1")) == ["d"], "what is set of something else is no option"
 
 
 def made(path: str, *kinds: str, choices: Any = (), doc: str = "doc") -> InductorOption:

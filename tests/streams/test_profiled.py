@@ -106,6 +106,7 @@ def test_several_graphs_count_an_entry_once() -> None:
     both = ProfileUse.together([one, attrs.evolve(one, entries={"mm at 4 bytes": 5, "abs at 2 bytes": 3})])
     assert (both.kernels, both.by_shapes, both.rows) == (4, 2, 8)
     assert both.words.endswith("for 4 kernels, shapes for 2")
+    assert ProfileUse.together([one]) == one
 
 
 def test_a_node_and_a_row_of_the_same_kernel_have_one_feature() -> None:

@@ -247,6 +247,20 @@ def results_of(function: Any, *inputs: Any) -> tuple[Results, list[Any], list[An
     return Results.from_run(module, Aliases.from_graph(module.graph), given, values), given, values
 
 
+def test_a_graph_within_a_graph_is_no_memory_of_its_own() -> None:
+    def function(x: torch.Tensor) -> Any:
+        return (x + 1,)
+
+    module = traced(function, torch.ones(3))
+    (add,) = module.graph.find_nodes(op="call_function", target=torch.ops.aten.add.Tensor)
+    module.inner = traced(function, torch.ones(2))
+    with module.graph.inserting_before(add):
+        module.graph.get_attr("inner")
+    given = [torch.ones(3)]
+    results = Results.from_run(module, Aliases.from_graph(module.graph), given, list(module(*given)))
+    assert [type(output) for output in results.outputs] == [InPiece]
+
+
 def test_each_kind_of_output_goes_out_its_own_way() -> None:
     constant = torch.arange(3.0)
 

@@ -378,11 +378,20 @@ def test_a_tree_that_another_process_put_there_is_as_good(there: bool, tmp_path:
     monkeypatch.setattr(wheel.os, "rename", rename)
     whole = unpacked(tmp_path / "whole")
     if there:
-        wheel._put(whole, tmp_path / "tree")
+        wheel._put(whole, tmp_path / "tree", instead=False)
         assert version(tmp_path / "tree") == "2.13.0"
         return
     with pytest.raises(OSError, match="it is there"):
-        wheel._put(whole, tmp_path / "tree")
+        wheel._put(whole, tmp_path / "tree", instead=False)
+
+
+@pytest.mark.parametrize("instead", [True, False])
+def test_a_tree_that_is_there_stays_unless_it_is_not_believed(instead: bool, tmp_path: Path):
+    whole, tree = unpacked(tmp_path / "whole"), unpacked(tmp_path / "tree")
+    (tree / "of the other").touch()
+    wheel._put(whole, tree, instead=instead)
+    assert version(tree) == "2.13.0"
+    assert (tree / "of the other").exists() is not instead
 
 
 @pytest.mark.parametrize("text", [None, "", "version = '2.13.0'"])

@@ -341,7 +341,7 @@ def _verify(wheel: Path, pin: Pin) -> None:
         )
 
 
-def _put(whole: Path, tree: Path, *, instead: bool = False) -> None:
+def _put(whole: Path, tree: Path, *, instead: bool) -> None:
     """Rename into place. Another process may have been faster: its tree is as good, for the hash was the same; unless
     it is to go there `instead` of one that is not believed."""
     if tree.exists() and (instead or not (tree / _VERSION_FILE).is_file()):
