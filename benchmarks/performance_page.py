@@ -25,7 +25,7 @@ steps before anything is timed; *fp64 error* how far these steps are from the sa
 ‖got - wanted‖ / ‖wanted‖; *made* the seconds of compiling, capturing, loading and the first call (compilers' caches may
 be warm); *memory* what the process holds more than before, and of it the replayer's planned pool and the weights that
 it keeps beside the model's own, folded or packed for a library. The *kernel floor* of a recording is what its kernels
-take by themselves (`benchmarks/floor.py`).
+take by themselves (`benchmarks/floor.py`; packed products and convolutions hot, by the rule of when it was measured).
 
 - **npucompose** rows: `torch.compile` is a recording behind guards, `detached` the handle that skips them, both native
   (C++); `portable` is the detached handle without a compiler; `max-autotune` is our passes, then Inductor with
