@@ -5,8 +5,8 @@ candidates are made one after the other (made: compile, capture, load and a firs
 steps, and then called in turns; a share is the median of the ratios of each round. In one pass each is called three
 times in its turn and the last is counted, as a loop of a program finds the caches; in another once, when all others
 have used them since (after_others). What cannot take a model, or gives other results, says so in its cell. Results go
-to benchmarks/results/performance/, and docs/performance.md is written anew from everything that lies there; `--page`
-does only that. A candidate whose library is missing has its reason in its cells.
+to benchmarks/results/performance/, into a folder for this processor, and docs/performance.md and its pages are written
+anew from everything that lies there; `--page` does only that. A candidate whose library is missing has its reason in its cells.
 """
 
 from __future__ import annotations
@@ -263,9 +263,12 @@ def _surroundings(threads: int) -> dict[str, Any]:
 
 def run(model: str, threads: int, seconds: float) -> None:
     """Measure in a process of its own and keep the result."""
-    RESULTS.mkdir(parents=True, exist_ok=True)
-    text = json.dumps(_measured(model, threads, seconds), indent=1)
-    (RESULTS / f"{model}-{threads}.json").write_text(text + "\n")
+    from performance_page import machine_of, slug_of
+
+    result = _measured(model, threads, seconds)
+    folder = RESULTS / slug_of(machine_of(result))
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / f"{model}-{threads}.json").write_text(json.dumps(result, indent=1) + "\n")
 
 
 def _measured(model: str, threads: int, seconds: float) -> dict[str, Any]:
@@ -293,7 +296,7 @@ def main() -> int:
     parser.add_argument(
         "--seconds", type=float, default=6.0, help="of counted calls, all candidates together, in each of two passes"
     )
-    parser.add_argument("--page", action="store_true", help="measure nothing, write docs/performance.md anew")
+    parser.add_argument("--page", action="store_true", help="measure nothing, write the pages anew")
     parser.add_argument("--here", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--without", type=json.loads, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
@@ -303,19 +306,26 @@ def main() -> int:
         model, threads = arguments.models[0], arguments.threads[0]
         print(json.dumps(measure(model, threads, arguments.seconds, arguments.without, arguments.here)))
         return 0
+    sys.path.insert(0, str(HERE))
     for model in [] if arguments.page else arguments.models or MODELS:
         for threads in arguments.threads:
             run(model, threads, arguments.seconds)
-    sys.path.insert(0, str(HERE))
-    from performance_goals import goals
-    from performance_page import write
+    return written()
 
-    results = [json.loads(file.read_text()) for file in sorted(RESULTS.glob("*.json"))]
-    reached = goals(results)
+
+def written() -> int:
+    """The pages, from all results; 1 where a goal is missed."""
+    from performance_goals import goals
+    from performance_page import by_machine, write
+
+    results = [json.loads(file.read_text()) for file in sorted(RESULTS.glob("*/*.json"))]
+    reached = {machine: goals(its) for machine, its in by_machine(results).items()}
     write(results, list(MODELS), reached)
-    for goal in reached:
-        print(f"{goal.words}: {goal.figure} {'' if goal.met is None else 'met' if goal.met else 'MISSED'}")
-    return int(any(goal.met is False for goal in reached))
+    for machine, its in reached.items():
+        for goal in its:
+            verdict = "" if goal.met is None else "met" if goal.met else "MISSED"
+            print(f"{machine}: {goal.words}: {goal.figure} {verdict}")
+    return int(any(goal.met is False for its in reached.values() for goal in its))
 
 
 if __name__ == "__main__":

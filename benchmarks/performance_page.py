@@ -1,8 +1,10 @@
-"""docs/performance.md, from the results that `performance.py` left. Measures nothing."""
+"""docs/performance.md and a page for each machine in docs/performance/, from the results that `performance.py` left.
+Measures nothing."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,7 @@ from candidates import CANDIDATES
 from performance_goals import Goal
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "performance.md"
+DETAILS = PAGE.with_suffix("")
 Result = dict[str, Any]
 Row = dict[str, Any]
 
@@ -25,12 +28,16 @@ steps before anything is timed; *fp64 error* how far these steps are from the sa
 ‖got - wanted‖ / ‖wanted‖; *made* the seconds of compiling, capturing, loading and the first call (compilers' caches may
 be warm); *memory* what the process holds more than before, and of it the replayer's planned pool and the weights that
 it keeps beside the model's own, folded or packed for a library. The *kernel floor* of a recording is what its kernels
-take by themselves (`benchmarks/floor.py`; packed products and convolutions hot, by the rule of when it was measured).
+take by themselves (`benchmarks/floor.py`: what reads 64 KiB and more outside of the pool finds it as cold as in a replay;
+on AMD EPYC packed products and convolutions hot, by the rule of when it was measured).
+
+Each machine has a page of its own with times, quartiles, errors, memory, versions and the reasons where there is no
+figure: {links}. Goals were set on the first of them.
 
 - **npucompose** rows: `torch.compile` is a recording behind guards, `detached` the handle that skips them, both native
   (C++); `portable` is the detached handle without a compiler; `max-autotune` is our passes, then Inductor with
-  autotuned kernels, built with flags that keep the sums of a product in registers, frozen weights and the faster of
-  MKL, oneDNN and Inductor's template for each product, called by Inductor's wrapper
+  autotuned kernels, built with flags that keep the sums of a product in registers, frozen weights and the fastest of
+  MKL, oneDNN, ATen (not yet on AMD EPYC) and Inductor's template for each product, called by Inductor's wrapper
   (`inductor.replay=wrapper`); `max-autotune, detached` is the handle of a recording of the same kernels. On Linux 6.1
   and later a recording has its weights on huge pages; packed convolutions go to oneDNN without torch
   in between.
@@ -47,32 +54,78 @@ take by themselves (`benchmarks/floor.py`; packed products and convolutions hot,
   thread runs inline; *TVM* has its default pipeline, because tuning takes hours for each model. *nativert* is torch's
   own interpreter of exported programs, where torch's build lets Python make one.
 """
+DETAILS_HEAD = """# Performance on {machine}
+
+Written with [docs/performance.md](../performance.md), which says what everything here means and has the speed-ups.
+"""
 
 
-def write(results: Sequence[Result], models: Sequence[str], goals: Sequence[Goal]) -> None:
-    lines = (HEAD, *_goal_lines(goals), *_summaries(results, models), *_details(results, models))
-    PAGE.write_text("\n".join(lines))
+def write(results: Sequence[Result], models: Sequence[str], goals: Mapping[str, Sequence[Goal]]) -> None:
+    """`goals` are {machine: those of its results}."""
+    machines = by_machine(results)
+    links = ", ".join(f"[{machine}]({_file(machine)})" for machine in machines)
+    lines = [HEAD.replace("{links}", links), *_goal_lines(goals)]
+    for machine, its in machines.items():
+        lines += _summaries(its, models, (("Speed-up over eager", _share),), f", {machine}", _file(machine))
+    PAGE.write_text("\n".join([*lines, ""]))
+    DETAILS.mkdir(exist_ok=True)
+    for machine, its in machines.items():
+        head = DETAILS_HEAD.replace("{machine}", machine)
+        (PAGE.parent / _file(machine)).write_text(
+            "\n".join([head, *_summaries(its, models, MORE), *_details(its, models)])
+        )
 
 
-def _goal_lines(goals: Sequence[Goal]) -> Iterator[str]:
-    yield "## Goals\n\nOne thread, where nothing else is said.\n\n| | got | |\n|---|---:|---|"
-    for goal in goals:
-        yield f"| {goal.words} | {goal.figure} | {'' if goal.met is None else 'met' if goal.met else '**missed**'} |"
+def by_machine(results: Sequence[Result]) -> Mapping[str, Sequence[Result]]:
+    """{a processor's name as its maker writes it, without marks: the results measured on it}."""
+    found: dict[str, list[Result]] = {}
+    for result in results:
+        found.setdefault(machine_of(result), []).append(result)
+    return dict(sorted(found.items()))
 
 
-def _summaries(results: Sequence[Result], models: Sequence[str]) -> Iterator[str]:
-    for words, cell in (
-        ("Speed-up over eager", _share),
-        ("Speed-up over eager after others", _share_after_others),
-        ("Error against the model in double precision", _error),
-        ("Memory", _memory),
-    ):
+def machine_of(result: Result) -> str:
+    """`Intel Xeon` of a result on an `Intel(R) Xeon(R) Processor`."""
+    return " ".join(re.sub(r"\((R|TM)\)|\bProcessor\b", " ", result["environment"]["cpu"]).split())
+
+
+def slug_of(machine: str) -> str:
+    """For the names of files: `intel_xeon`."""
+    return re.sub(r"\W+", "_", machine.lower()).strip("_")
+
+
+def _file(machine: str) -> str:
+    return f"{DETAILS.name}/{slug_of(machine)}.md"
+
+
+def _goal_lines(goals: Mapping[str, Sequence[Goal]]) -> Iterator[str]:
+    yield "## Goals\n\nOne thread, where nothing else is said.\n"
+    yield "| | " + " | | ".join(goals) + " | |"
+    yield "|---|" + "---:|---|" * len(goals)
+    for several in zip(*goals.values(), strict=True):
+        cells = (f"{goal.figure} | {_met(goal)}" for goal in several)
+        yield f"| {several[0].words} | " + " | ".join(cells) + " |"
+
+
+def _met(goal: Goal) -> str:
+    return "" if goal.met is None else "met" if goal.met else "**missed**"
+
+
+Summary = tuple[str, Callable[[Row], str]]
+
+
+def _summaries(
+    results: Sequence[Result], models: Sequence[str], which: Sequence[Summary], where: str = "", page: str = ""
+) -> Iterator[str]:
+    """`page` has the reasons, where it is not this one."""
+    for words, cell in which:
         for threads in sorted({r["threads"] for r in results}):
-            yield from _summary(f"{words}, {_threads(threads)}", results, models, threads, cell)
+            title = f"{words}, {_threads(threads)}{where}"
+            yield from _summary(title, results, models, threads, cell, f"[none]({page}#reasons)")
 
 
 def _summary(
-    title: str, results: Sequence[Result], models: Sequence[str], threads: int, cell: Callable[[Row], str]
+    title: str, results: Sequence[Result], models: Sequence[str], threads: int, cell: Callable[[Row], str], none: str
 ) -> Iterator[str]:
     found = {r["model"]: r for r in results if r["threads"] == threads}
     shown = [model for model in models if model in found]
@@ -83,9 +136,7 @@ def _summary(
         if not any(name in found[model]["candidates"] for model in shown):
             continue  # it takes part since later than these results
         cells = (found[model]["candidates"].get(name, {}) for model in shown)
-        yield (
-            f"| {name} | " + " | ".join("[none](#reasons)" if row.get("why_not") else cell(row) for row in cells) + " |"
-        )
+        yield f"| {name} | " + " | ".join(none if row.get("why_not") else cell(row) for row in cells) + " |"
 
 
 def _threads(number: int) -> str:
@@ -151,6 +202,14 @@ def _memory(row: Row) -> str:
     if row.get("packed_bytes"):
         parts.append(f"packed {row['packed_bytes'] / 2**20:.1f} MiB")
     return ", ".join(parts)
+
+
+MORE: Sequence[Summary] = (
+    ("Speed-up over eager after others", _share_after_others),
+    ("Error against the model in double precision", _error),
+    ("Memory", _memory),
+)
+"""What the page of a machine has beside its times."""
 
 
 def _time(us: float) -> str:

@@ -95,7 +95,7 @@ def _below(folder: Path) -> Iterator[Path]:
 def _doubt(place: Path) -> AccessDoubt | None:
     try:
         found = place.lstat()
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
     if found.st_uid not in (os.geteuid(), 0):
         return AccessDoubt(f"{place} belongs to another user (number {found.st_uid})", mine=False)
@@ -109,7 +109,7 @@ def _doubt(place: Path) -> AccessDoubt | None:
 def _doubt_above(place: Path) -> AccessDoubt | None:
     try:
         mode = place.stat().st_mode
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
     if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
         return AccessDoubt(f"{place} can be written by everybody (mode {stat.S_IMODE(mode):o})", mine=False)

@@ -91,11 +91,12 @@ def test_one_slow_cell_is_the_figure_of_a_goal_over_all_of_them() -> None:
     assert mean.figure == f"{1.5**0.5:.2f}"
 
 
-def test_the_page_shows_a_reason_where_there_is_no_figure(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def pages(monkeypatch: pytest.MonkeyPatch, folder: Path, **goals: list[Any]) -> None:
+    """Write into `folder` what there is to say of two machines; `goals` are those of the first and of the second."""
     import performance_page
-    from performance_goals import Goal
 
-    monkeypatch.setattr(performance_page, "PAGE", tmp_path / "page.md")
+    monkeypatch.setattr(performance_page, "PAGE", folder / "performance.md")
+    monkeypatch.setattr(performance_page, "DETAILS", folder / "performance")
     row = measured(
         1500,
         2.0,
@@ -107,9 +108,18 @@ def test_the_page_shows_a_reason_where_there_is_no_figure(monkeypatch: pytest.Mo
         floor_us=90.0,
     )
     found = result(eager=measured(3000, 1.0), detached=row, vino={"why_not": "not installed | extra"})
-    performance_page.write([found], ["gpt_decode"], [Goal(words="a goal", figure="0.9", met=False)])
-    text = (tmp_path / "page.md").read_text()
-    assert "| a goal | 0.9 | **missed** |" in text
+    other = result(eager=measured(1000, 1.0), detached=measured(800, 1.25))
+    other["environment"] = {**other["environment"], "cpu": "Maker(R) B-7(TM) Processor"}
+    performance_page.write(
+        [found, other], ["gpt_decode"], {"a processor": goals["first"], "Maker B-7": goals["second"]}
+    )
+
+
+def test_the_page_of_a_machine_shows_a_reason_where_there_is_no_figure(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    pages(monkeypatch, tmp_path, first=[], second=[])
+    text = (tmp_path / "performance" / "a_processor.md").read_text()
     assert "| OpenVINO | not installed / extra | | | | | | | |" in text
     assert "- gpt_decode, OpenVINO: not installed / extra" in text
     assert (
@@ -119,6 +129,25 @@ def test_the_page_shows_a_reason_where_there_is_no_figure(monkeypatch: pytest.Mo
     errors = text.split("## Error against the model in double precision, 1 thread")[1].split("##")[0]
     assert "| npucompose, detached | 2.0e-07 |" in errors
     assert "| OpenVINO | [none](#reasons) |" in errors
+    assert "off by" not in (tmp_path / "performance" / "maker_b_7.md").read_text()
+
+
+def test_the_first_page_has_the_goals_and_speed_ups_of_every_machine(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    from performance_goals import Goal
+
+    first, second = Goal(words="a goal", figure="0.9", met=False), Goal(words="a goal", figure="1.1", met=True)
+    pages(monkeypatch, tmp_path, first=[first], second=[second])
+    text = (tmp_path / "performance.md").read_text()
+    assert "| | a processor | | Maker B-7 | |\n|---|---:|---|---:|---|\n" in text
+    assert "| a goal | 0.9 | **missed** | 1.1 | met |" in text
+    assert "[Maker B-7](performance/maker_b_7.md), [a processor](performance/a_processor.md)" in text
+    speeds = text.split("## Speed-up over eager, 1 thread, a processor")[1].split("##")[0]
+    assert "| npucompose, detached | 2.00 |" in speeds
+    assert "| OpenVINO | [none](performance/a_processor.md#reasons) |" in speeds
+    speeds = text.split("## Speed-up over eager, 1 thread, Maker B-7")[1].split("##")[0]
+    assert "| npucompose, detached | 1.25 |" in speeds
 
 
 def test_wrong_results_are_told_and_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:

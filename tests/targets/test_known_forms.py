@@ -14,7 +14,7 @@ import npucompose
 from npucompose.replay.captured_graph import CapturedGraph
 from npucompose.replay.front.graph_cache import GraphCache
 from npucompose.replay.operands import same_bytes
-from npucompose.targets.known_forms import in_known_forms
+from npucompose.targets.known_forms import in_known_forms, without_tanh
 
 onednn = pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="this torch has no oneDNN")
 FUSED = ("mode=max-autotune", "inductor.max_autotune=false", "target.measuring=never")
@@ -93,6 +93,74 @@ def test_without_onednn_nothing_is_rewritten(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: False)
     assert in_known_forms(graph) == 0
     assert names(graph) == ["aten.pow.Tensor_Scalar"]
+
+
+def gelu(y: Tensor) -> Tensor:
+    return 0.5 * y * (1.0 + torch.tanh(0.7978845608028654 * (y + 0.044715 * y * y * y)))
+
+
+def test_one_and_a_tanh_are_twice_a_sigmoid() -> None:
+    x = torch.cat([torch.linspace(-12, 12, 4001), torch.tensor([0.0, 100.0, -100.0, 1e-30])])
+    graph = with_values(lambda x: torch.tanh(x) + 1.0, x)
+    assert without_tanh(graph) == 1
+    assert names(graph) == ["aten.mul.Tensor", "aten.sigmoid.default", "aten.mul.Tensor"]
+    torch.testing.assert_close(graph(x).double(), torch.tanh(x.double()) + 1, rtol=1e-6, atol=1e-38)
+
+
+def test_a_gelu_with_a_sigmoid_is_as_near_to_the_one_in_double_precision() -> None:
+    x = torch.randn(20_000, generator=torch.Generator().manual_seed(0))
+    graph = with_values(gelu, x)
+    assert without_tanh(graph) == 1
+    exact = gelu(x.double())
+    assert (graph(x) - exact).norm() < 1e-7 * exact.norm()
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: torch.tanh(x) + 2.0,
+        lambda x: torch.tanh(x),
+        lambda x: torch.tanh(x.double()) + 1,
+        lambda x: torch.add(torch.tanh(x), 1.0, alpha=2),
+        lambda x: torch.sin(x) + 1.0,
+        lambda x: x + 1.0,
+    ],
+)
+def test_any_other_tanh_stays(function: Any) -> None:
+    graph = with_values(function, torch.randn(4))
+    before = names(graph)
+    assert without_tanh(graph) == 0
+    assert names(graph) == before
+
+
+def test_a_tanh_that_others_read_is_computed_too() -> None:
+    x = torch.randn(64)
+    graph = with_values(lambda x: (torch.tanh(x) + 1.0, torch.tanh(x) * 2), x)
+    assert without_tanh(graph) == 1
+    assert names(graph).count("aten.tanh.default") == 1
+    torch.testing.assert_close(graph(x), (torch.tanh(x) + 1, torch.tanh(x) * 2))
+
+
+@onednn
+@pytest.mark.parametrize("library", ["mkl", "aten", "onednn"])
+def test_a_gelu_behind_a_product_is_computed_by_onednn_or_without_a_tanh(
+    fresh_dynamo: None, monkeypatch: pytest.MonkeyPatch, library: str
+) -> None:
+    from npucompose.targets import known_forms
+
+    counted, shorter = [], known_forms.without_tanh
+
+    def counting(graph: fx.GraphModule) -> int:
+        counted.append(shorter(graph))
+        return counted[-1]
+
+    monkeypatch.setattr(known_forms, "without_tanh", counting)
+    torch.manual_seed(0)
+    model, x = Model().eval(), torch.randn(2, 16, 40)
+    with torch.no_grad():
+        fast = npucompose.compile(copy.deepcopy(model), *FUSED, f"target.linear={library}")
+        torch.testing.assert_close(fast(x), model(x))
+    assert counted == [0 if library == "onednn" else 1]
 
 
 class Model(nn.Module):

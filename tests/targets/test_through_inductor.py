@@ -8,6 +8,7 @@ import threading
 from collections.abc import Iterator
 from typing import Any, cast
 
+import attrs
 import pytest
 import torch
 from torch import nn
@@ -223,24 +224,66 @@ def test_a_reshape_is_left_out_where_every_reader_has_it_undone() -> None:
     assert not reshaped((16, 64), (2, 4, 96), source=(2, 4, 128))
 
 
-@pytest.mark.parametrize(("ratio", "moved"), [(0.5, 2), (1.0, 0)])
+@pytest.mark.parametrize(
+    ("us", "by"),
+    [
+        ({"mkl": 10.0, "onednn": 5.0, "aten": 8.0}, "onednn"),
+        ({"mkl": 10.0, "onednn": 8.0, "aten": 5.0}, "aten"),
+        ({"mkl": 10.0, "onednn": 10.0, "aten": 10.0}, "mkl"),
+    ],
+)
 def test_auto_moves_what_is_faster_and_nothing_else(
-    model: nn.Module, monkeypatch: pytest.MonkeyPatch, ratio: float, moved: int
+    model: nn.Module, monkeypatch: pytest.MonkeyPatch, us: dict[str, float], by: str
 ):
     frozen = frozen_graphs(monkeypatch)
-    monkeypatch.setattr(linears, "timed", lambda *_: ({"mkl": [10.0] * 8, "onednn": [10.0 * ratio] * 8}, 1.0))
-    compiled(model, "target.measuring=always")
-    assert 2 - len(linears.linears(frozen[0])) == moved
+    monkeypatch.setattr(linears, "timed", lambda *_: ({name: [one] * 8 for name, one in us.items()}, 1.0))
+    fast, _ = compiled(model, "target.measuring=always")
+    assert len(linears.linears(frozen[0])) == (2 if by == "mkl" else 0)
+    (compilation,) = fast.materialised.backend.compilations
+    assert {winner.winner for winner in compilation.winners.values() if winner.key.startswith("linear")} == {by}
 
 
-def test_a_trial_times_both_libraries_on_the_weights_themselves(model: nn.Module, monkeypatch: pytest.MonkeyPatch):
+def test_a_trial_times_all_libraries_on_the_weights_themselves(model: nn.Module, monkeypatch: pytest.MonkeyPatch):
     frozen = frozen_graphs(monkeypatch)
     compiled(model, "target.linear=mkl")
     (first, _) = linears.linears(frozen[0])
-    weight = torch.ops.mkldnn._reorder_linear_weight(first.weight, first.rows)
-    taken, _ = linears.timed([first], [weight], 1.0)
-    assert len(taken["mkl"]) == len(taken["onednn"]) >= 5
-    assert min(*taken["mkl"], *taken["onednn"]) > 0
+    taken, _ = linears.timed([first], {name: [way.packed(first)] for name, way in linears.WAYS.items()}, 1.0)
+    assert list(taken) == ["mkl", "onednn", "aten"]
+    assert len(taken["mkl"]) == len(taken["onednn"]) == len(taken["aten"]) >= 5
+    assert min(us for times in taken.values() for us in times) > 0
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_every_library_computes_the_same_product(model: nn.Module, monkeypatch: pytest.MonkeyPatch, bias: bool):
+    frozen = frozen_graphs(monkeypatch)
+    compiled(model, "target.linear=mkl")
+    (first, _) = linears.linears(frozen[0])
+    linear = first if bias else attrs.evolve(first, bias=None)
+    x = torch.randn(first.rows, first.weight.shape[1])
+    expected = nn.functional.linear(x, linear.weight, linear.bias)
+    for way in linears.WAYS.values():
+        torch.testing.assert_close(way.call(x, way.packed(linear), linear), expected)
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_torchs_own_products_have_no_packed_weight_and_read_no_transposed_one(
+    monkeypatch: pytest.MonkeyPatch, bias: bool
+):
+    torch._dynamo.reset()
+    model = nn.Sequential(nn.Linear(64, 48, bias), nn.ReLU(), nn.Linear(48, 64, bias)).eval()
+    frozen = frozen_graphs(monkeypatch)
+    fast, got = compiled(model, "target.linear=aten")
+    with torch.no_grad():
+        torch.testing.assert_close(got, model(torch.ones(8, 64)))
+        torch.testing.assert_close(fast(torch.full((8, 64), -0.5)), model(torch.full((8, 64), -0.5)))
+    (graph,) = frozen
+    operator = torch.ops.aten.addmm.default if bias else torch.ops.aten.mm.default
+    products = graph.graph.find_nodes(op="call_function", target=operator)
+    weights = [getattr(graph, node.args[-1].target) for node in products]
+    assert [tuple(weight.shape) for weight in weights] == [(64, 48), (48, 64)]
+    assert all(weight.is_contiguous() for weight in weights)
+    assert not any(tensor.layout is torch._mkldnn for tensor in graph.buffers())
+    torch._dynamo.reset()
 
 
 def test_a_model_that_is_trained_keeps_its_weights(model: nn.Module, monkeypatch: pytest.MonkeyPatch):

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from npucompose.targets.native_inductor import NativeRecorder
     from npucompose.targets.winners import Winners
 
-LinearLibrary = Literal["auto", "mkl", "onednn"]
+LinearLibrary = Literal["auto", "mkl", "onednn", "aten"]
 
 
 def _clocked(graph_module: fx.GraphModule, inputs: Sequence[Any]) -> Clocked | None:
@@ -150,8 +150,8 @@ class CpuTarget(Target):
 
     linear: LinearLibrary = option(
         "auto",
-        "library for float32 products with frozen weights, batched ones and attention, in max-autotune: mkl, "
-        "onednn, or auto: the faster per shape",
+        "who computes float32 products with frozen weights, batched ones and attention, in max-autotune: mkl (packed "
+        "weights), onednn, aten (torch's own operators), or auto: the fastest per shape",
     )
     measuring: Measuring = option(
         "once",
@@ -306,6 +306,7 @@ class CpuTarget(Target):
             linears.choose_linears(aot, library=self.linear, winners=winners)
             batched.choose_batched(aot, library=self.linear, winners=winners)
             attention.choose_attention(aot, library=self.linear, winners=winners)
+            known_forms.without_tanh(aot)
 
         known = len(backend.made)
         recorder = self.recorder(backend, winners, kept) if backend.records else None

@@ -1,8 +1,10 @@
-"""Products with frozen float32 weights: to the faster of two libraries, by what is known of each shape or is measured.
+"""Products with frozen float32 weights: by the fastest of three ways, by what is known of each shape or is measured.
 
 # Note [Who multiplies by a frozen float32 weight]
 Freezing hands every such product to MKL's packed product. On processors that are not Intel's MKL may leave half of the
-vector unit idle, and oneDNN does not (more than twice as fast on a Zen 5); which of the two it is is tried on the
+vector unit idle, and oneDNN does not (more than twice as fast on a Zen 5). On Intel's, MKL multiplies a few dozen rows
+by a matrix that is not packed in three quarters of the time, where that lies as a product without transposition wants
+it (64 rows on a Xeon; from 100 rows on packed ones win): that is torch's own operator. Which it is is tried on the
 weights themselves, as max-autotune tries its kernels. A product by oneDNN can also take in the pointwise operators
 after it.
 """
@@ -24,8 +26,8 @@ from npucompose.targets.winners import Winners
 if TYPE_CHECKING:
     from torch import fx
 
-MKL, ONEDNN = "mkl", "onednn"
-Library = Literal["auto", "mkl", "onednn"]
+MKL, ONEDNN, ATEN = "mkl", "onednn", "aten"
+Library = Literal["auto", "mkl", "onednn", "aten"]
 
 
 @frozen(kw_only=True, eq=False)
@@ -45,8 +47,20 @@ class Linear:
         return f"linear_{self.rows}x{inner}x{columns}"
 
 
+@frozen(kw_only=True, eq=False)
+class Way:
+    """How a library multiplies rows by a weight."""
+
+    packed: Callable[[Linear], torch.Tensor]
+    """The weight as the library wants it."""
+    call: Callable[[torch.Tensor, torch.Tensor, Linear], torch.Tensor]
+    """The product of rows and a weight that `packed` made."""
+    move: Callable[[fx.GraphModule, Linear, torch.Tensor], None] | None = None
+    """Let the graph call it, with a weight that `packed` made; None of who has the products before anything is chosen."""
+
+
 def choose_linears(graph_module: fx.GraphModule, library: Library = "auto", winners: Winners | None = None) -> int:
-    """Give the products of a frozen graph to the faster library, shape by shape; how many went to oneDNN.
+    """Give the products of a frozen graph to the fastest library, shape by shape; how many left MKL's packed one.
 
     With `library=auto` the `winners` know, or what is measured is kept there.
     See Note [Who multiplies by a frozen float32 weight].
@@ -59,9 +73,11 @@ def choose_linears(graph_module: fx.GraphModule, library: Library = "auto", winn
     winners = winners or Winners()
     moved = 0
     for form, alike in forms.items():
-        if library == ONEDNN or _winner(form, alike, winners) == ONEDNN:
-            for linear, weight in zip(alike, _packed(alike), strict=True):
-                _move(graph_module, linear, weight)
+        winner = library if library != "auto" else _winner(form, alike, winners)
+        move = WAYS[winner].move
+        if move is not None:
+            for linear, weight in zip(alike, _packed(winner, alike), strict=True):
+                move(graph_module, linear, weight)
             moved += len(alike)
     if moved:
         graph_module.graph.eliminate_dead_code()
@@ -71,20 +87,17 @@ def choose_linears(graph_module: fx.GraphModule, library: Library = "auto", winn
 
 
 def _winner(form: str, alike: Sequence[Linear], winners: Winners) -> str:
-    libraries = (MKL, ONEDNN) if torch.backends.mkldnn.is_available() else (MKL,)
-
-    def measured() -> Winner:
-        if len(libraries) < 2:
-            return Winner(key=form, winner=MKL, by="default", why="this torch has no oneDNN")
-        return of_samples(form, *timed(alike, _packed(alike), winners.limit_ms))
-
-    return winners.chosen(form, libraries, measured).winner
+    libraries = (MKL, ONEDNN, ATEN) if torch.backends.mkldnn.is_available() else (MKL, ATEN)
+    return winners.chosen(form, libraries, partial(_measured, form, alike, libraries, winners.limit_ms)).winner
 
 
-def _packed(alike: Sequence[Linear]) -> list[torch.Tensor]:
-    """The weights as oneDNN wants them."""
+def _measured(form: str, alike: Sequence[Linear], libraries: Sequence[str], limit_ms: float) -> Winner:
+    return of_samples(form, *timed(alike, {name: _packed(name, alike) for name in libraries}, limit_ms))
+
+
+def _packed(library: str, alike: Sequence[Linear]) -> list[torch.Tensor]:
     with unset_fake_temporarily(), torch.no_grad():
-        return [torch.ops.mkldnn._reorder_linear_weight(linear.weight, linear.rows) for linear in alike]
+        return [WAYS[library].packed(linear) for linear in alike]
 
 
 def linears(graph_module: fx.GraphModule) -> list[Linear]:
@@ -104,7 +117,7 @@ def linears(graph_module: fx.GraphModule) -> list[Linear]:
 
 
 def timed(
-    alike: Sequence[Linear], weights: Sequence[torch.Tensor], limit_ms: float
+    alike: Sequence[Linear], weights: Mapping[str, Sequence[torch.Tensor]], limit_ms: float
 ) -> tuple[dict[str, list[float]], float]:
     """({library: microseconds of each round}, share of the time with a processor), in turns over all these weights.
 
@@ -112,32 +125,70 @@ def timed(
     """
     with unset_fake_temporarily(), torch.no_grad():
         x = torch.rand(alike[0].rows, alike[0].weight.shape[1])
-        none: list[Any] = []
         calls: Mapping[str, Sequence[Callable[[], Any]]] = {
-            MKL: [partial(torch.ops.mkl._mkl_linear, x, a.packed, a.weight, a.bias, a.rows) for a in alike],
-            ONEDNN: [
-                partial(torch.ops.mkldnn._linear_pointwise, x, w, a.bias, "none", none, "")
-                for a, w in zip(alike, weights, strict=True)
-            ],
+            name: [partial(WAYS[name].call, x, weight, linear) for linear, weight in zip(alike, packed, strict=True)]
+            for name, packed in weights.items()
         }
         return in_turns(calls, limit_ms)
 
 
-def _move(graph_module: fx.GraphModule, linear: Linear, weight: torch.Tensor) -> None:
-    graph, node = graph_module.graph, linear.node
+def _by_mkl(x: torch.Tensor, weight: torch.Tensor, linear: Linear) -> torch.Tensor:
+    return torch.ops.mkl._mkl_linear(x, weight, linear.weight, linear.bias, linear.rows)
+
+
+def _by_onednn(x: torch.Tensor, weight: torch.Tensor, linear: Linear) -> torch.Tensor:
+    return torch.ops.mkldnn._linear_pointwise(x, weight, linear.bias, "none", [], "")
+
+
+def _by_aten(x: torch.Tensor, weight: torch.Tensor, linear: Linear) -> torch.Tensor:
+    return torch.mm(x, weight) if linear.bias is None else torch.addmm(linear.bias, x, weight)
+
+
+def _move_to_onednn(graph_module: fx.GraphModule, linear: Linear, weight: torch.Tensor) -> None:
+    node = linear.node
     x, _, _, bias, _ = node.args
-    name = f"_onednn_{node.name}"
-    graph_module.register_buffer(name, weight, persistent=False)
     rows = _reshaped(node)
-    with graph.inserting_before(node):
-        constant = graph.get_attr(name)
-        constant.meta["is_frozen_param"] = True
-        replacement = graph.call_function(
+    with graph_module.graph.inserting_before(node):
+        constant = _constant(graph_module, f"_onednn_{node.name}", weight)
+        replacement = graph_module.graph.call_function(
             torch.ops.mkldnn._linear_pointwise.default, (x if rows is None else rows, constant, bias, "none", [], "")
         )
     for replaced in [node] if rows is None else list(node.users):
         replacement.meta.update(replaced.meta)
         replaced.replace_all_uses_with(replacement)  # and so it is dead code
+
+
+def _move_to_aten(graph_module: fx.GraphModule, linear: Linear, weight: torch.Tensor) -> None:
+    node = linear.node
+    x, _, _, bias, _ = node.args
+    with graph_module.graph.inserting_before(node):
+        constant = _constant(graph_module, f"_aten_{node.name}", weight)
+        operator, operands = (
+            (torch.ops.aten.mm.default, (x, constant))
+            if bias is None
+            else (torch.ops.aten.addmm.default, (bias, x, constant))
+        )
+        replacement = graph_module.graph.call_function(operator, operands)
+    replacement.meta.update(node.meta)
+    node.replace_all_uses_with(replacement)
+
+
+WAYS: Mapping[str, Way] = {
+    MKL: Way(packed=lambda linear: linear.packed, call=_by_mkl),
+    ONEDNN: Way(
+        packed=lambda linear: torch.ops.mkldnn._reorder_linear_weight(linear.weight, linear.rows),
+        call=_by_onednn,
+        move=_move_to_onednn,
+    ),
+    ATEN: Way(packed=lambda linear: linear.weight.t().contiguous(), call=_by_aten, move=_move_to_aten),
+}
+
+
+def _constant(graph_module: fx.GraphModule, name: str, value: torch.Tensor) -> fx.Node:
+    graph_module.register_buffer(name, value, persistent=False)
+    constant = graph_module.graph.get_attr(name)
+    constant.meta["is_frozen_param"] = True
+    return constant
 
 
 def _reshaped(node: fx.Node) -> fx.Node | None:

@@ -18,14 +18,13 @@ from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 from npucompose.replay.executor import build
 from npucompose.results.winners import Winner, of_samples
-from npucompose.targets.linears import MKL, ONEDNN, Library
+from npucompose.targets.linears import ATEN, MKL, ONEDNN, Library
 from npucompose.targets.timed_calls import in_turns
 from npucompose.targets.winners import Winners
 
 if TYPE_CHECKING:
     from torch import fx
 
-ATEN = "aten"
 LEAST_WORK = 1 << 20
 """Multiplications and additions: below that oneDNN's setting up, some 10 µs, takes as long as the product."""
 MOST_OPERANDS = 16 << 20
@@ -69,7 +68,7 @@ def choose(graph_module: fx.GraphModule, found: Iterable[Candidate], library: Li
     With `library=auto` the `winners` know, or what is measured is kept there. Without the native replayer, or with a
     torch that has no oneDNN, all stay.
     """
-    worth = [] if library == MKL else [one for one in found if one.work >= LEAST_WORK]
+    worth = [] if library in (MKL, ATEN) else [one for one in found if one.work >= LEAST_WORK]
     if not worth or not _is_here():
         return 0
     winners, moved = winners or Winners(), 0

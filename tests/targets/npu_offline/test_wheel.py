@@ -202,6 +202,18 @@ def test_what_a_killed_fetch_left_is_replaced(only_here: Path):
     assert not fetch(pin)[1]
 
 
+@pytest.mark.parametrize("below", ["", "folder", "folder/cache"])
+def test_a_cache_that_is_a_file_or_lies_below_one_is_refused_in_a_sentence(
+    only_here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, below: str
+):
+    _, pin = fake_wheel(only_here)
+    (tmp_path / "file").write_text("mine")
+    monkeypatch.setenv("NPUCOMPOSE_CACHE", str(tmp_path / "file" / below))
+    with pytest.raises(FetchError, match=r"torch_npu .* cannot be unpacked into .*file"):
+        fetch(pin)
+    assert (tmp_path / "file").read_text() == "mine"
+
+
 def test_a_wheel_that_says_another_version_is_refused(only_here: Path):
     _, pin = fake_wheel(only_here, says="2.14.0")
     with pytest.raises(FetchError, match=r"says of itself that it is torch_npu 2\.14\.0"):
