@@ -253,6 +253,22 @@ def test_a_trial_times_all_libraries_on_the_weights_themselves(model: nn.Module,
     assert min(us for times in taken.values() for us in times) > 0
 
 
+@pytest.mark.parametrize(("most", "timed"), [(1, 1), (64 * 64 * 4, 1), (2 * 64 * 64 * 4, 2), (1 << 30, 3)])
+def test_a_trial_packs_as_many_weights_as_fit(monkeypatch: pytest.MonkeyPatch, most: int, timed: int):
+    torch._dynamo.reset()
+    model, seen = nn.Sequential(*(nn.Linear(64, 64) for _ in range(3))).eval(), []
+
+    def listening(alike: Any, weights: dict[str, Any], _: float) -> tuple[dict[str, list[float]], float]:
+        seen.append({len(alike), *map(len, weights.values())})
+        return {name: [10.0] * 8 for name in weights}, 1.0
+
+    monkeypatch.setattr(linears, "timed", listening)
+    monkeypatch.setattr(linears, "MOST_BYTES", most)
+    compiled(model, "target.measuring=always")
+    assert seen == [{timed}]
+    torch._dynamo.reset()
+
+
 @pytest.mark.parametrize("bias", [True, False])
 def test_every_library_computes_the_same_product(model: nn.Module, monkeypatch: pytest.MonkeyPatch, bias: bool):
     frozen = frozen_graphs(monkeypatch)
