@@ -6,7 +6,8 @@ steps, and then called in turns; a share is the median of the ratios of each rou
 times in its turn and the last is counted, as a loop of a program finds the caches; in another once, when all others
 have used them since (after_others). What cannot take a model, or gives other results, says so in its cell. Results go
 to benchmarks/results/performance/, into a folder for this processor, and docs/performance.md and its pages are written
-anew from everything that lies there; `--page` does only that. A candidate whose library is missing has its reason in its cells.
+anew from everything that lies there; `--page` does only that. A candidate whose library is missing has its reason in
+its cells.
 """
 
 from __future__ import annotations

@@ -28,11 +28,12 @@ steps before anything is timed; *fp64 error* how far these steps are from the sa
 ‖got - wanted‖ / ‖wanted‖; *made* the seconds of compiling, capturing, loading and the first call (compilers' caches may
 be warm); *memory* what the process holds more than before, and of it the replayer's planned pool and the weights that
 it keeps beside the model's own, folded or packed for a library. The *kernel floor* of a recording is what its kernels
-take by themselves (`benchmarks/floor.py`: what reads 64 KiB and more outside of the pool finds it as cold as in a replay;
-on AMD EPYC packed products and convolutions hot, by the rule of when it was measured).
+take by themselves (`benchmarks/floor.py`: what reads 64 KiB and more outside of the pool finds it as cold as in a
+replay; on AMD EPYC packed products and convolutions hot, by the rule of when it was measured).
 
 Each machine has a page of its own with times, quartiles, errors, memory, versions and the reasons where there is no
-figure: {links}. Goals were set on the first of them.
+figure: {links}. Goals were set on an AMD EPYC, where MKL, which multiplies for eager, leaves half of the vector unit
+idle.
 
 - **npucompose** rows: `torch.compile` is a recording behind guards, `detached` the handle that skips them, both native
   (C++); `portable` is the detached handle without a compiler; `max-autotune` is our passes, then Inductor with

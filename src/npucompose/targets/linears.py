@@ -58,7 +58,7 @@ class Way:
     call: Callable[[torch.Tensor, torch.Tensor, Linear], torch.Tensor]
     """The product of rows and a weight that `packed` made."""
     move: Callable[[fx.GraphModule, Linear, torch.Tensor], None] | None = None
-    """Let the graph call it, with a weight that `packed` made; None of who has the products before anything is chosen."""
+    """Let the graph call it, with a weight that `packed` made; None of who has the products from the beginning."""
 
 
 def choose_linears(graph_module: fx.GraphModule, library: Library = "auto", winners: Winners | None = None) -> int:
