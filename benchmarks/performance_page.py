@@ -32,8 +32,9 @@ take by themselves (`benchmarks/floor.py`: what reads 64 KiB and more outside of
 replay; on AMD EPYC packed products and convolutions hot, by the rule of when it was measured).
 
 Each machine has a page of its own with times, quartiles, errors, memory, versions and the reasons where there is no
-figure: {links}. Goals were set on an AMD EPYC, where MKL, which multiplies for eager, leaves half of the vector unit
-idle.
+figure: {links}.
+MKL, which multiplies for eager, leaves half of the vector unit of an AMD EPYC idle and all of an Intel Xeon's busy, so
+that speed-ups over eager are smaller there.
 
 - **npucompose** rows: `torch.compile` is a recording behind guards, `detached` the handle that skips them, both native
   (C++); `portable` is the detached handle without a compiler; `max-autotune` is our passes, then Inductor with
