@@ -85,6 +85,29 @@ def test_what_inductor_measures_is_kept_and_a_template_wins_by_more_than_noise(
     assert again.found[KEY].by == "remembered"
 
 
+@pytest.mark.parametrize(
+    ("operator", "weight", "contest", "winner"),
+    [
+        ("mkl::_mkl_linear", (2, 4), {"mkl": 1500.0, "aten": 100.0}, "mkl_linear"),
+        ("mkl::_mkl_linear", (2, 4), {"mkl": 2500.0, "aten": 100.0}, TEMPLATE),
+        ("mkl::_mkl_linear", (4, 2), {"mkl": 1500.0}, TEMPLATE),
+        ("extern_kernels::mm", (4, 2), {"mkl": 100.0, "aten": 1500.0}, "mm"),
+        ("extern_kernels::mm", (4, 2), {"mkl": 100.0}, TEMPLATE),
+    ],
+)
+def test_a_library_takes_no_longer_than_a_contest_of_many_rounds_has_found(
+    two: list[Any], operator: str, weight: tuple[int, int], contest: dict[str, float], winner: str
+):
+    sizes = [(8, 4), *([(77, 1)] if "mkl" in operator else []), weight]
+    library: Any = choices.ExternKernelCaller(operator, *sizes)  # type: ignore[call-arg]
+    winners = Winners()
+    winners.keep(Winner(key="linear_8x4x2", winner="mkl", by="measured", times_us=contest), remembered=False)
+    with choosing(winners, "graph_1"):
+        choices._measured({library: 2.0, two[0]: 1.8})
+    (found,) = (one for one in winners.found.values() if one.key != "linear_8x4x2")
+    assert found.winner == winner
+
+
 def test_where_inductor_finds_its_code_compiled_the_products_of_it_are_named_all_the_same(two: list[Any]):
     with choosing(Winners(), "graph_1"):
         choices._allowed(two)
