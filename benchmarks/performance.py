@@ -319,9 +319,9 @@ def written() -> int:
     from performance_goals import goals
     from performance_page import by_machine, write
 
-    results = [json.loads(file.read_text()) for file in sorted(RESULTS.glob("*/*.json"))]
-    reached = {machine: goals(its) for machine, its in by_machine(results).items()}
-    write(results, list(MODELS), reached)
+    machines = by_machine([json.loads(file.read_text()) for file in sorted(RESULTS.glob("*/*.json"))])
+    reached = {machine: goals(its) for machine, its in machines.items()}
+    write(machines, list(MODELS), reached)
     for machine, its in reached.items():
         for goal in its:
             verdict = "" if goal.met is None else "met" if goal.met else "MISSED"

@@ -62,9 +62,8 @@ Written with [docs/performance.md](../performance.md), which says what everythin
 """
 
 
-def write(results: Sequence[Result], models: Sequence[str], goals: Mapping[str, Sequence[Goal]]) -> None:
-    """`goals` are {machine: those of its results}."""
-    machines = by_machine(results)
+def write(machines: Mapping[str, Sequence[Result]], models: Sequence[str], goals: Mapping[str, Sequence[Goal]]) -> None:
+    """`machines` are {machine: its results}, `goals` {machine: those of its results}."""
     links = ", ".join(f"[{machine}]({_file(machine)})" for machine in machines)
     lines = [HEAD.replace("{links}", links), *_goal_lines(goals)]
     for machine, its in machines.items():

@@ -110,9 +110,8 @@ def pages(monkeypatch: pytest.MonkeyPatch, folder: Path, **goals: list[Any]) -> 
     found = result(eager=measured(3000, 1.0), detached=row, vino={"why_not": "not installed | extra"})
     other = result(eager=measured(1000, 1.0), detached=measured(800, 1.25))
     other["environment"] = {**other["environment"], "cpu": "Maker(R) B-7(TM) Processor"}
-    performance_page.write(
-        [found, other], ["gpt_decode"], {"a processor": goals["first"], "Maker B-7": goals["second"]}
-    )
+    machines = performance_page.by_machine([found, other])
+    performance_page.write(machines, ["gpt_decode"], {"a processor": goals["first"], "Maker B-7": goals["second"]})
 
 
 def test_the_page_of_a_machine_shows_a_reason_where_there_is_no_figure(

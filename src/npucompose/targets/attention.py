@@ -14,7 +14,7 @@ from attrs import frozen
 from torch import fx
 
 from npucompose.targets import onednn
-from npucompose.targets.linears import Library
+from npucompose.targets.cpu import LinearLibrary
 from npucompose.targets.onednn import Candidate, layout_of
 from npucompose.targets.winners import Winners
 
@@ -64,7 +64,9 @@ def _only(mask: list[torch.Tensor]) -> torch.Tensor | None:
     return mask[0] if mask else None
 
 
-def choose_attention(graph_module: fx.GraphModule, library: Library = "auto", winners: Winners | None = None) -> int:
+def choose_attention(
+    graph_module: fx.GraphModule, library: LinearLibrary = "auto", winners: Winners | None = None
+) -> int:
     """Give the attention of a graph to the faster library; how many calls went to oneDNN."""
     return onednn.choose(graph_module, attentions(graph_module), library, winners)
 

@@ -7,7 +7,7 @@ from attrs import frozen
 from torch import fx
 
 from npucompose.targets import onednn
-from npucompose.targets.linears import Library
+from npucompose.targets.cpu import LinearLibrary
 from npucompose.targets.onednn import Candidate, layout_of
 from npucompose.targets.winners import Winners
 
@@ -38,7 +38,9 @@ class Batched(Candidate):
         self.node.target = torch.ops.air.onednn_bmm.default
 
 
-def choose_batched(graph_module: fx.GraphModule, library: Library = "auto", winners: Winners | None = None) -> int:
+def choose_batched(
+    graph_module: fx.GraphModule, library: LinearLibrary = "auto", winners: Winners | None = None
+) -> int:
     """Give the batched products of a graph to the faster library; how many went to oneDNN."""
     return onednn.choose(graph_module, batched(graph_module), library, winners)
 

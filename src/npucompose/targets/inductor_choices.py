@@ -16,6 +16,7 @@ from torch._inductor import select_algorithm
 from torch._inductor.select_algorithm import ExternKernelCaller
 
 from npucompose.results.winners import LEAST_GAIN, Winner
+from npucompose.targets.linears import ATEN, MKL, form_of
 from npucompose.targets.winners import Winners
 
 TEMPLATE = "template"
@@ -24,8 +25,8 @@ DISTURBED = 10.0
 """Times as long as the other: so far apart are two ways to multiply because something came in between. Inductor's
 figures, each measured once, are then good for this compilation and are not remembered."""
 CONTESTS = {
-    "mkl": re.compile(r"mkl_linear_(?P<rows>\d+)x(?P<inner>\d+)_(?P<columns>\d+)x(?P=inner)_float32"),
-    "aten": re.compile(r"(addmm_\d+|mm)_(?P<rows>\d+)x(?P<inner>\d+)_(?P=inner)x(?P<columns>\d+)_float32"),
+    MKL: re.compile(r"mkl_linear_(?P<rows>\d+)x(?P<inner>\d+)_(?P<columns>\d+)x(?P=inner)_float32"),
+    ATEN: re.compile(r"(?:addmm_\d+|mm)_(?P<rows>\d+)x(?P<inner>\d+)_(?P=inner)x(?P<columns>\d+)_float32"),
 }
 """{who won a product with a frozen weight (linears.py): how the same product is called here}."""
 PACKED = {"mkl_linear": 1}
@@ -97,8 +98,7 @@ def _at_most(key: str, name: str) -> float:
     for library, form in CONTESTS.items():
         called = None if name == TEMPLATE else form.fullmatch(key)
         if called is not None:
-            linear = f"linear_{called['rows']}x{called['inner']}x{called['columns']}"
-            contest = _at_work[-1].found.get(linear)
+            contest = _at_work[-1].found.get(form_of(**called.groupdict()))
             return contest.times_us.get(library, float("inf")) if contest is not None else float("inf")
     return float("inf")
 

@@ -13,13 +13,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import torch
 from attrs import frozen
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 from npucompose.results.winners import Winner, of_samples
+from npucompose.targets.cpu import LinearLibrary
 from npucompose.targets.timed_calls import in_turns
 from npucompose.targets.winners import Winners
 
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
     from torch import fx
 
 MKL, ONEDNN, ATEN = "mkl", "onednn", "aten"
-Library = Literal["auto", "mkl", "onednn", "aten"]
 MOST_BYTES = 256 << 20
 """Of the weights of one shape that a contest goes through, each packed for every library at once."""
 
@@ -46,7 +46,12 @@ class Linear:
     def form(self) -> str:
         """`linear_8x512x256`: rows, inner size, columns."""
         columns, inner = self.weight.shape
-        return f"linear_{self.rows}x{inner}x{columns}"
+        return form_of(self.rows, inner, columns)
+
+
+def form_of(rows: int | str, inner: int | str, columns: int | str) -> str:
+    """The key of a contest: `linear_8x512x256`."""
+    return f"linear_{rows}x{inner}x{columns}"
 
 
 @frozen(kw_only=True, eq=False)
@@ -61,7 +66,9 @@ class Way:
     """Let the graph call it, with a weight that `packed` made; None of who has the products from the beginning."""
 
 
-def choose_linears(graph_module: fx.GraphModule, library: Library = "auto", winners: Winners | None = None) -> int:
+def choose_linears(
+    graph_module: fx.GraphModule, library: LinearLibrary = "auto", winners: Winners | None = None
+) -> int:
     """Give the products of a frozen graph to the fastest library, shape by shape; how many left MKL's packed one.
 
     With `library=auto` the `winners` know, or what is measured is kept there.

@@ -18,7 +18,8 @@ from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 from npucompose.replay.executor import build
 from npucompose.results.winners import Winner, of_samples
-from npucompose.targets.linears import ATEN, MKL, ONEDNN, Library
+from npucompose.targets.cpu import LinearLibrary
+from npucompose.targets.linears import ATEN, MKL, ONEDNN
 from npucompose.targets.timed_calls import in_turns
 from npucompose.targets.winners import Winners
 
@@ -62,7 +63,9 @@ class Candidate(ABC):
         """Let the graph call oneDNN."""
 
 
-def choose(graph_module: fx.GraphModule, found: Iterable[Candidate], library: Library, winners: Winners | None) -> int:
+def choose(
+    graph_module: fx.GraphModule, found: Iterable[Candidate], library: LinearLibrary, winners: Winners | None
+) -> int:
     """Give calls that were found in a graph to the faster library, shape by shape; how many went to oneDNN.
 
     With `library=auto` the `winners` know, or what is measured is kept there. Without the native replayer, or with a
