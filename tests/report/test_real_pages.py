@@ -85,13 +85,19 @@ FRAMES = """(async () => {
 def test_a_walk_through_5000_nodes_does_not_stall(
     chromium: Chromium, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    chromium.open(write(FULL, tmp_path, (), large(5000)))
-    took = chromium.ask(FRAMES)
-    with capsys.disabled():
-        print(f"\n5000 nodes: drawn after {chromium.ask(DRAWN_AT):.0f} ms, steps of a walk {max(took):.0f} ms at most")
-    assert chromium.ask(DRAWN_AT) < SOON_MS
-    assert median(took) < 100
-    assert chromium.complaints() == []
+    """Compared with a tenth of the nodes on the same machine: what looked at all others for each would take a hundred
+    times as long."""
+    drawn: dict[int, float] = {}
+    steps: dict[int, float] = {}
+    for nodes in (500, 5000):
+        chromium.open(write(FULL, tmp_path, (), large(nodes)))
+        took = chromium.ask(FRAMES)
+        drawn[nodes], steps[nodes] = chromium.ask(DRAWN_AT), median(took)
+        assert chromium.complaints() == []
+        with capsys.disabled():
+            print(f"\n{nodes} nodes: drawn after {drawn[nodes]:.0f} ms, steps of a walk {max(took):.0f} ms at most")
+    assert drawn[5000] < 20 * drawn[500]
+    assert steps[5000] < 20 * steps[500]
 
 
 @pytest.mark.slow
