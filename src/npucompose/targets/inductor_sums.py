@@ -1,0 +1,85 @@
+"""The sums of Inductor's templates for products, in parts: smaller rounding errors at the same speed.
+
+Knows the text of one kernel of Inductor's (torch/_inductor/codegen/cpp_micro_gemm.py, CppMicroGemmFP32Vec; torch 2.7 to
+2.14); where it reads otherwise, it stays as it is.
+
+# Note [Sums in parts]
+A kernel that adds all terms of a sum to one register rounds after each, and most of its roundings are those of nearly
+the whole sum: the error grows with the number of terms. In parts of b of n terms, each added up from zero, it grows
+with b + n / b (blocked summation: Higham, Accuracy and Stability of Numerical Algorithms, 2nd edition, section 4.2).
+The parts are added to the tile of results, which lies in the first cache: as a rule once in 192 terms, as MKL does; for
+few rows, whose time is that of reading the weight, once in 64. What is added in a part is added in the order that it
+has without parts.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+from torch._inductor import select_algorithm  # noqa: F401  before the kernel, which its users import
+from torch._inductor.codegen.cpp_micro_gemm import CppMicroGemmFP32Vec
+
+from npucompose.targets.inductor_cache import replaced
+
+PART, PART_OF_FEW_ROWS, FEW_ROWS = 192, 64, 4
+ALL_AT_ONCE = r"""
+    for (int k = 0; k < K; ++k) {
+        c10::ForcedUnroll<ROWS * COLS>{}(compute, k);
+    }
+"""
+IN_PARTS = rf"""
+    auto begin_part = [&](auto i) {{ vc[i] = Vectorized(0.0f); }};
+    auto add_earlier = [&](auto i) {{
+        constexpr int row = i / COLS;
+        constexpr int col = i % COLS;
+    {{%- if tail_n %}}
+        int size = (col == rCOLS - 1 && ntail != 0) ? ntail : VLEN;
+        if (col < rCOLS) {{
+            vc[i] = vc[i] + Vectorized::loadu(C + row * ldc + col * VLEN, size);
+        }}
+    {{%- else %}}
+        vc[i] = vc[i] + Vectorized::loadu(C + row * ldc + col * VLEN);
+    {{%- endif %}}
+    }};
+    auto keep_part = [&](auto i) {{
+        constexpr int row = i / COLS;
+        constexpr int col = i % COLS;
+    {{%- if tail_n %}}
+        int size = (col == rCOLS - 1 && ntail != 0) ? ntail : VLEN;
+        if (col < rCOLS) {{
+            vc[i].store(C + row * ldc + col * VLEN, size);
+        }}
+    {{%- else %}}
+        vc[i].store(C + row * ldc + col * VLEN);
+    {{%- endif %}}
+    }};
+    constexpr int64_t WANTED = ROWS < {FEW_ROWS} ? {PART_OF_FEW_ROWS} : {PART};
+    const int64_t parts = std::max<int64_t>(1, K / WANTED), length = (K + parts - 1) / parts;
+    for (int64_t begin = 0; begin < K; begin += length) {{
+        const int end = std::min<int64_t>(K, begin + length);
+        c10::ForcedUnroll<ROWS * COLS>{{}}(begin_part);
+        for (int k = begin; k < end; ++k) {{
+            c10::ForcedUnroll<ROWS * COLS>{{}}(compute, k);
+        }}
+        if (accum || begin) {{
+            c10::ForcedUnroll<ROWS * COLS>{{}}(add_earlier);
+        }}
+        if (end < K) {{
+            c10::ForcedUnroll<ROWS * COLS>{{}}(keep_part);
+        }}
+    }}
+"""
+"""A sum of so many terms and of up to twice as many is one part."""
+
+
+def in_parts(template: str) -> str:
+    """The text of the kernel with its sums in parts; as it is where Inductor writes it otherwise."""
+    return template.replace(ALL_AT_ONCE, IN_PARTS) if template.count(ALL_AT_ONCE) == 1 else template
+
+
+@contextlib.contextmanager
+def sums_in_parts() -> Iterator[None]:
+    """Of the templates that Inductor makes kernels of inside. See Note [Sums in parts]."""
+    with replaced(CppMicroGemmFP32Vec, "TEMPLATE_KERNEL", in_parts(CppMicroGemmFP32Vec.TEMPLATE_KERNEL)):
+        yield

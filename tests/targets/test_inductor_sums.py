@@ -1,0 +1,129 @@
+"""The kernel of Inductor's templates for products adds up in parts: every term once, with smaller errors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from ctypes import c_int64, c_void_p
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch._inductor.codecache import CppCodeCache
+from torch._inductor.codegen.cpp_utils import GemmBlocking
+
+from npucompose.machine import compiler
+from npucompose.targets.inductor_kernels import made_our_way
+from npucompose.targets.inductor_sums import (
+    ALL_AT_ONCE,
+    FEW_ROWS,
+    IN_PARTS,
+    PART,
+    PART_OF_FEW_ROWS,
+    CppMicroGemmFP32Vec,
+    in_parts,
+)
+
+TORCHS = CppMicroGemmFP32Vec.TEMPLATE_KERNEL
+FLOAT = torch.float32
+ROWS, COLUMNS = 8, 32
+"""Of the kernel's tile."""
+CALLS = r"""
+#include <c10/util/Unroll.h>
+#include <torch/csrc/inductor/cpp_prefix.h>
+%s
+extern "C" void once(const float* a, const float* b, float* c, int64_t m, int64_t n, int64_t k) {
+    product<false>(a, b, c, m, n, k, k, n, n);
+}
+extern "C" void onto(const float* a, const float* b, float* c, int64_t m, int64_t n, int64_t k) {
+    product<true>(a, b, c, m, n, k, k, n, n);
+}
+"""
+Kernel = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+
+needs_compiler = pytest.mark.skipif(compiler() is None, reason="needs a C++ compiler")
+
+
+def test_torch_s_kernel_has_the_loop_that_parts_take_the_place_of() -> None:
+    """Where a torch writes it otherwise, this says so; the product goes on with that torch's sums."""
+    assert TORCHS.count(ALL_AT_ONCE) == 1
+    assert in_parts(TORCHS) == TORCHS.replace(ALL_AT_ONCE, IN_PARTS)
+
+
+@pytest.mark.parametrize("other", ["", "for (int k = 0; k < K; ++k)", ALL_AT_ONCE * 2])
+def test_a_kernel_of_another_text_stays_as_it_is(other: str) -> None:
+    assert in_parts(other) == other
+
+
+def test_only_kernels_that_are_made_inside_add_up_in_parts() -> None:
+    with made_our_way():
+        assert in_parts(TORCHS) == CppMicroGemmFP32Vec.TEMPLATE_KERNEL
+    assert CppMicroGemmFP32Vec.TEMPLATE_KERNEL == TORCHS
+
+
+@pytest.fixture(scope="module")
+def kernels() -> dict[str, Kernel]:
+    """{"torch" or "parts": a product, "… onto": one that is added to ones}."""
+    with made_our_way():
+        ours = made()
+    torchs = made()
+    return {"torch": product(torchs, "once"), "parts": product(ours, "once"), "parts onto": product(ours, "onto")}
+
+
+def made() -> Any:
+    kernel = CppMicroGemmFP32Vec("product", FLOAT, FLOAT, FLOAT, FLOAT, GemmBlocking(ROWS, COLUMNS, 1), tail_n=True)
+    words: Any = SimpleNamespace(assert_function="TORCH_CHECK")
+    return CppCodeCache.load(CALLS % kernel.codegen_define(words))
+
+
+def product(library: Any, name: str) -> Kernel:
+    function = getattr(library, name)
+    function.argtypes, function.restype = [c_void_p] * 3 + [c_int64] * 3, None
+
+    def multiplied(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        (rows, inner), columns = a.shape, b.shape[1]
+        c = torch.ones(rows + 1, columns)
+        function(a.data_ptr(), b.data_ptr(), c.data_ptr(), rows, columns, inner)
+        assert (c[rows] == 1).all(), "it wrote behind the results"
+        return c[:rows]
+
+    return multiplied
+
+
+INNER = (
+    1,
+    2,
+    *(times * part + more for part in (PART_OF_FEW_ROWS, PART) for times in (1, 2, 3) for more in (-1, 0, 1)),
+    1000,
+)
+
+
+@needs_compiler
+@pytest.mark.parametrize("rows", [1, FEW_ROWS - 1, FEW_ROWS, ROWS, 2 * ROWS + 3])
+@pytest.mark.parametrize("columns", [COLUMNS, 2 * COLUMNS, COLUMNS + 5, 3])
+def test_every_term_is_added_once(kernels: dict[str, Kernel], rows: int, columns: int) -> None:
+    """Sums of small integers are exact in any order."""
+    for inner in INNER:
+        a, b = (torch.randint(-8, 9, size).float() for size in ((rows, inner), (inner, columns)))
+        assert torch.equal(kernels["parts"](a, b), a @ b), inner
+        assert torch.equal(kernels["parts onto"](a, b), a @ b + 1), inner
+
+
+@needs_compiler
+def test_a_sum_of_one_part_has_the_bits_that_it_has_without_parts(kernels: dict[str, Kernel]) -> None:
+    for rows, inner in ((1, 2 * PART_OF_FEW_ROWS - 1), (ROWS, 2 * PART - 1)):
+        a, b = torch.randn(rows, inner), torch.randn(inner, COLUMNS)
+        assert torch.equal(kernels["parts"](a, b), kernels["torch"](a, b))
+        a, b = torch.randn(rows, inner + 1), torch.randn(inner + 1, COLUMNS)
+        assert not torch.equal(kernels["parts"](a, b), kernels["torch"](a, b)), "two parts"
+
+
+@needs_compiler
+@pytest.mark.parametrize("rows", [1, ROWS])
+def test_the_error_of_a_long_sum_is_at_most_half_of_what_it_is_without_parts(
+    kernels: dict[str, Kernel], rows: int
+) -> None:
+    a, b = torch.randn(rows, 3072), torch.randn(3072, 4 * COLUMNS)
+    wanted = a.double() @ b.double()
+    error = {name: ((kernels[name](a, b) - wanted).norm() / wanted.norm()).item() for name in ("torch", "parts")}
+    assert error["parts"] < 0.5 * error["torch"], error
