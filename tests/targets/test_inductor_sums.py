@@ -28,6 +28,12 @@ TORCHS = CppMicroGemmFP32Vec.TEMPLATE_KERNEL
 FLOAT = torch.float32
 ROWS, COLUMNS = 8, 32
 """Of the kernel's tile."""
+INNER = (
+    1,
+    2,
+    *(times * part + more for part in (PART_OF_FEW_ROWS, PART) for times in (1, 2, 3) for more in (-1, 0, 1)),
+    1000,
+)
 CALLS = r"""
 #include <c10/util/Unroll.h>
 #include <torch/csrc/inductor/cpp_prefix.h>
@@ -88,14 +94,6 @@ def product(library: Any, name: str) -> Kernel:
         return c[:rows]
 
     return multiplied
-
-
-INNER = (
-    1,
-    2,
-    *(times * part + more for part in (PART_OF_FEW_ROWS, PART) for times in (1, 2, 3) for more in (-1, 0, 1)),
-    1000,
-)
 
 
 @needs_compiler

@@ -30,29 +30,18 @@ ALL_AT_ONCE = r"""
 """
 IN_PARTS = rf"""
     auto begin_part = [&](auto i) {{ vc[i] = Vectorized(0.0f); }};
-    auto add_earlier = [&](auto i) {{
+    auto end_part = [&](auto i, bool follows, bool is_last) {{
         constexpr int row = i / COLS;
         constexpr int col = i % COLS;
     {{%- if tail_n %}}
-        int size = (col == rCOLS - 1 && ntail != 0) ? ntail : VLEN;
-        if (col < rCOLS) {{
-            vc[i] = vc[i] + Vectorized::loadu(C + row * ldc + col * VLEN, size);
-        }}
+        if (col >= rCOLS) return;
+        const int size = (col == rCOLS - 1 && ntail != 0) ? ntail : VLEN;
     {{%- else %}}
-        vc[i] = vc[i] + Vectorized::loadu(C + row * ldc + col * VLEN);
+        constexpr int size = VLEN;
     {{%- endif %}}
-    }};
-    auto keep_part = [&](auto i) {{
-        constexpr int row = i / COLS;
-        constexpr int col = i % COLS;
-    {{%- if tail_n %}}
-        int size = (col == rCOLS - 1 && ntail != 0) ? ntail : VLEN;
-        if (col < rCOLS) {{
-            vc[i].store(C + row * ldc + col * VLEN, size);
-        }}
-    {{%- else %}}
-        vc[i].store(C + row * ldc + col * VLEN);
-    {{%- endif %}}
+        auto* tile = C + row * ldc + col * VLEN;
+        if (follows) vc[i] = vc[i] + Vectorized::loadu(tile, size);
+        if (!is_last) vc[i].store(tile, size);
     }};
     constexpr int64_t WANTED = ROWS < {FEW_ROWS} ? {PART_OF_FEW_ROWS} : {PART};
     const int64_t parts = std::max<int64_t>(1, K / WANTED), length = (K + parts - 1) / parts;
@@ -62,12 +51,7 @@ IN_PARTS = rf"""
         for (int k = begin; k < end; ++k) {{
             c10::ForcedUnroll<ROWS * COLS>{{}}(compute, k);
         }}
-        if (accum || begin) {{
-            c10::ForcedUnroll<ROWS * COLS>{{}}(add_earlier);
-        }}
-        if (end < K) {{
-            c10::ForcedUnroll<ROWS * COLS>{{}}(keep_part);
-        }}
+        c10::ForcedUnroll<ROWS * COLS>{{}}(end_part, accum || begin, end == K);
     }}
 """
 """A sum of so many terms and of up to twice as many is one part."""
