@@ -22,6 +22,7 @@ from npucompose.targets.inductor_sums import (
     PART_OF_FEW_ROWS,
     CppMicroGemmFP32Vec,
     in_parts,
+    sums_in_parts,
 )
 
 TORCHS = CppMicroGemmFP32Vec.TEMPLATE_KERNEL
@@ -62,8 +63,10 @@ def test_a_kernel_of_another_text_stays_as_it_is(other: str) -> None:
 
 
 def test_only_kernels_that_are_made_inside_add_up_in_parts() -> None:
-    with made_our_way():
+    with sums_in_parts():
         assert in_parts(TORCHS) == CppMicroGemmFP32Vec.TEMPLATE_KERNEL
+    with made_our_way():
+        assert "begin_part" in CppMicroGemmFP32Vec.TEMPLATE_KERNEL
     assert CppMicroGemmFP32Vec.TEMPLATE_KERNEL == TORCHS
 
 

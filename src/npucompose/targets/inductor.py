@@ -27,6 +27,7 @@ from npucompose.replay.interface import LowerRequest
 from npucompose.streams import strip
 from npucompose.targets import inductor_cache, unfused
 from npucompose.targets.aot import changed_by_a_plain_wrapper
+from npucompose.targets.cold_products import constants_of
 from npucompose.targets.in_place import ScatterInPlace
 from npucompose.targets.inductor_choices import choosing
 from npucompose.targets.inductor_kernels import IDENTITY, made_our_way
@@ -161,7 +162,7 @@ class _InnerCompile:
         if infers and recorder is not None:
             subject = self._subject(aot, keywords.get("static_input_idxs") or (), freezes=freezes)
         if recorder is None or subject is None or recorder.wants(subject):
-            with nullcontext() if self.winners is None else choosing(self.winners, self.first.key):
+            with nullcontext() if self.winners is None else choosing(self.winners, self.first.key, constants_of(aot)):
                 compiled = compile_fx_inner(aot, inputs, **keywords)
         self.first.lowered()
         if freezes and self.watch is not None:

@@ -14,13 +14,18 @@ from typing import Any
 
 from torch._inductor import select_algorithm
 from torch._inductor.select_algorithm import ExternKernelCaller
+from torch._inductor.virtualized import V
 
 from npucompose.results.winners import LEAST_GAIN, Winner
+from npucompose.targets.cold_products import ColdProducts
 from npucompose.targets.linears import ATEN, MKL, form_of
 from npucompose.targets.winners import Winners
 
 TEMPLATE = "template"
 """A kernel that Inductor writes from a template, for this product and what follows it."""
+TEMPLATE_GAIN = 0.03
+"""What a template gains by what no contest sees: it computes in passing what follows the product, a recording has its
+weight on huge pages, and its errors are the smallest (inductor_sums.py)."""
 DISTURBED = 10.0
 """Times as long as the other: so far apart are two ways to multiply because something came in between. Inductor's
 figures, each measured once, are then good for this compilation and are not remembered."""
@@ -31,20 +36,23 @@ CONTESTS = {
 """{who won a product with a frozen weight (linears.py): how the same product is called here}."""
 PACKED = {"mkl_linear": 1}
 """{library: which operand is a packed weight}, whose size is the library's own affair."""
-_at_work: list[Winners] = []
+_at_work: list[tuple[Winners, ColdProducts]] = []
 """Of the compilation under way; it is one at a time, under Dynamo's lock."""
 _listening = False
 
 
 @contextmanager
-def choosing(winners: Winners, graph: str) -> Iterator[None]:
-    """Inductor compiles the graph of this key inside. Where it finds it compiled in its cache, it asks nobody: the
-    products that it asked for when the cache was written are said to be computed as they were then."""
+def choosing(winners: Winners, graph: str, constants: int = 0) -> Iterator[None]:
+    """Inductor compiles the graph of this key, with so many bytes of constants, inside. Where it finds it compiled in
+    its cache, it asks nobody: the products that it asked for when the cache was written are said to be computed as they
+    were then."""
     _listen()
-    _at_work.append(winners)
+    cold = ColdProducts(constants, winners.limit_ms)
+    _at_work.append((winners, cold))
     known = set(winners.found)
     try:
-        yield
+        with cold.timing():
+            yield
     finally:
         _at_work.pop()
     asked = {key: one.winner for key, one in winners.found.items() if key in winners.asked and key not in known}
@@ -68,8 +76,9 @@ def _allowed(choices: list[Any]) -> list[Any]:
     key = product(choices) if _at_work else None
     if key is None:
         return choices
-    winners, names = _at_work[-1], _names(choices)
+    (winners, cold), names = _at_work[-1], _names(choices)
     winners.asked.add(key)
+    cold.product(choices, V.graph.constants)
     known = winners.known(key, names)
     if known is None or known.by == "default":
         winners.found.pop(key, None)  # Inductor's options say whether it measures
@@ -87,7 +96,7 @@ def _measured(timings: MutableMapping[Any, float], *_: Any) -> None:
     if winner is None:
         return
     slowest, fastest = max(winner.times_us.values()), min(winner.times_us.values())
-    _at_work[-1].keep(winner, remembered=slowest < DISTURBED * fastest)
+    _at_work[-1][0].keep(winner, remembered=slowest < DISTURBED * fastest)
     for choice in [choice for choice in timings if _name(choice) != winner.winner]:
         del timings[choice]
 
@@ -98,17 +107,20 @@ def _at_most(key: str, name: str) -> float:
     for library, form in CONTESTS.items():
         called = None if name == TEMPLATE else form.fullmatch(key)
         if called is not None:
-            contest = _at_work[-1].found.get(form_of(**called.groupdict()))
+            contest = _at_work[-1][0].found.get(form_of(**called.groupdict()))
             return contest.times_us.get(library, float("inf")) if contest is not None else float("inf")
     return float("inf")
 
 
 def _winner(key: str, times_us: Mapping[str, float]) -> Winner | None:
-    """The library stays unless a template takes LEAST_GAIN less."""
+    """The template unless a library takes TEMPLATE_GAIN less; else the library that stands first, unless another takes
+    LEAST_GAIN less."""
     if len(times_us) < 2:
         return None
-    holder = next((name for name in times_us if name != TEMPLATE), TEMPLATE)
     fastest = min(times_us, key=times_us.__getitem__)
+    holder = next((name for name in times_us if name != TEMPLATE), TEMPLATE)
+    if (1 - TEMPLATE_GAIN) * times_us.get(TEMPLATE, float("inf")) <= times_us[fastest]:
+        holder = fastest = TEMPLATE
     wins = times_us[fastest] <= (1 - LEAST_GAIN) * times_us[holder]
     return Winner(key=key, winner=fastest if wins else holder, by="measured", times_us=times_us)
 

@@ -1,0 +1,89 @@
+"""What Inductor's contest of products is timed on: a weight that is as cold as a replay finds it.
+
+Knows where Inductor times one way to compute a product on the CPU (torch/_inductor/runtime/benchmarking.py; torch 2.7
+to 2.14).
+
+# Note [Cold weights in a contest]
+Inductor calls one way over and over, so that it has its weight in the cache from the second call on. In a model each
+product finds there what the others have left. A contest of hot calls chose by how fast a kernel computes, not by how
+well it reads: MKL's 64x384 by 384x1152 took 353 us and a template 351, in the model 409 and 385. So before each call as
+many bytes are read as the graph has constants.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from time import perf_counter
+from typing import Any
+
+import torch
+from torch import fx
+from torch._inductor.runtime.benchmarking import Benchmarker
+from torch._subclasses.fake_tensor import unset_fake_temporarily
+
+from npucompose.results.winners import FEWEST_ROUNDS
+from npucompose.targets.inductor_cache import replaced
+
+MOST_BYTES = 64 << 20
+"""More than the caches that a core has for itself, or shares with a few; reading so much takes some milliseconds."""
+
+
+def constants_of(graph_module: fx.GraphModule) -> int:
+    """Bytes of the graph's constants; of a weight that MKL has packed both, because MKL keeps the plain one."""
+    values = [getattr(graph_module, str(node.target), None) for node in graph_module.graph.find_nodes(op="get_attr")]
+    return sum(value.numel() * value.dtype.itemsize for value in values if isinstance(value, torch.Tensor))
+
+
+class ColdProducts:
+    """Ways to compute the products of one graph, timed inside `timing`."""
+
+    def __init__(self, read: int, limit_ms: float) -> None:
+        self.read, self.limit_ms = min(read, MOST_BYTES), limit_ms
+        """Bytes to read before a call; what one contest may take."""
+        self._ways = 0
+        """Of the product at hand that are timed cold; 0 where none of its operands is a constant."""
+        self._others: torch.Tensor | None = None
+
+    def product(self, choices: Sequence[Any], constants: Iterable[str]) -> None:
+        """These are timed next. What is computed just before a product is not cold, and stays as it is."""
+        operands = {str(node.get_name()) for choice in choices for node in choice.input_nodes}
+        self._ways = len(choices) if operands & set(constants) else 0
+
+    @contextlib.contextmanager
+    def timing(self) -> Iterator[None]:
+        """See Note [Cold weights in a contest]."""
+        hot: Any = Benchmarker.__dict__["benchmark_cpu"]
+
+        def benchmark_cpu(benchmarker: Any, call: Callable[[], Any], *more: Any, **named: Any) -> float:
+            if not self._ways or not self.read:
+                return hot(benchmarker, call, *more, **named)
+            if self._others is None:
+                self._others = _other_bytes(self.read)
+            return _cold_ms(call, self._others, self.limit_ms / self._ways)
+
+        try:
+            with replaced(Benchmarker, "benchmark_cpu", benchmark_cpu):
+                yield
+        finally:
+            self._others = None
+
+
+def _other_bytes(size: int) -> torch.Tensor:
+    """Written, so that they are memory of their own."""
+    with unset_fake_temporarily():
+        return torch.ones(size // 4)
+
+
+def _cold_ms(call: Callable[[], Any], others: torch.Tensor, limit_ms: float) -> float:
+    """Milliseconds that three of four calls take at least: what comes in between makes a call longer, never shorter."""
+    call()
+    taken: list[float] = []
+    begun = perf_counter()
+    while len(taken) < FEWEST_ROUNDS or (perf_counter() - begun) * 1e3 < limit_ms:
+        with unset_fake_temporarily():
+            others.sum()
+        start = perf_counter()
+        call()
+        taken.append((perf_counter() - start) * 1e3)
+    return sorted(taken)[len(taken) // 4]
