@@ -68,6 +68,19 @@ def test_the_next_product_is_asked_about_anew(said: list[str]) -> None:
     assert said == []
 
 
+def test_the_worst_of_a_product_s_ways_says_how_busy_the_machine_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    shares = iter([0.9, 0.4, 0.8, 1.2])
+    monkeypatch.setattr(cold_products.Attendance, "share", lambda _: next(shares))
+    cold = ColdProducts(4096, limit_ms=0.001)
+    cold.product(choices("weight"), ["weight"])
+    for _ in range(3):
+        timed(cold, lambda: None)
+    assert cold.attended == 0.4
+    cold.product(choices("x"), ["weight"])
+    timed(cold, lambda: None)
+    assert cold.attended == 1.0, "of another product"
+
+
 def test_what_comes_in_between_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of eight calls two take a hundred times as long."""
     now = [0.0]

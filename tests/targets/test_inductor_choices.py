@@ -14,7 +14,7 @@ from torch._inductor import select_algorithm
 from torch._inductor.virtualized import V
 
 import npucompose
-from npucompose.results.winners import Winner
+from npucompose.results.winners import ATTENDED, Winner
 from npucompose.targets import inductor_choices as choices
 from npucompose.targets.inductor_choices import TEMPLATE, choosing
 from npucompose.targets.winners import Winners
@@ -66,9 +66,9 @@ def test_a_product_is_called_after_the_library_and_what_is_multiplied(two: list[
 
 
 @pytest.mark.parametrize(
-    ("ms", "winner"), [((1.0, 2.0, 0.5), TEMPLATE), ((2.06, 2.0, 9.0), TEMPLATE), ((2.07, 2.0, 9.0), "mkl_linear")]
+    ("ms", "winner"), [((1.0, 2.0, 0.5), TEMPLATE), ((1.96, 2.0, 9.0), "mkl_linear"), ((3, 2, 4), "mkl_linear")]
 )
-def test_what_inductor_measures_is_kept_and_a_library_wins_by_more_than_a_template_gains(
+def test_what_inductor_measures_is_kept_and_a_template_wins_by_more_than_noise(
     two: list[Any], ms: tuple[float, ...], winner: str
 ):
     winners = Winners()
@@ -139,6 +139,15 @@ def test_figures_that_lie_tenfold_apart_are_not_remembered(two: list[Any], ms: t
     with choosing(Winners(), "graph_1"):
         choices._allowed(two)
         choices._measured(dict(zip(two, ms, strict=True)))
+    assert (Winners().known(KEY, ["mkl_linear", TEMPLATE]) is not None) is remembered
+
+
+@pytest.mark.parametrize(("share", "remembered"), [(ATTENDED, True), (ATTENDED - 0.01, False)])
+def test_figures_of_a_busy_machine_are_not_remembered(two: list[Any], share: float, remembered: bool):
+    with choosing(Winners(), "graph_1"):
+        choices._allowed(two)
+        choices._at_work[-1][1].attended = share
+        choices._measured(dict(zip(two, (1.0, 2.0, 3.0), strict=True)))
     assert (Winners().known(KEY, ["mkl_linear", TEMPLATE]) is not None) is remembered
 
 

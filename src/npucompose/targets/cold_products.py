@@ -6,8 +6,8 @@ to 2.14).
 # Note [Cold weights in a contest]
 Inductor calls one way over and over, so that it has its weight in the cache from the second call on. In a model each
 product finds there what the others have left. A contest of hot calls chose by how fast a kernel computes, not by how
-well it reads: MKL's 64x384 by 384x1152 took 353 us and a template 351, in the model 409 and 385. So before each call as
-many bytes are read as the graph has constants.
+well it reads: MKL's 64x384 by 384x1536 took 471 us and a template 465, and with a cold weight 576 and 526. So before each
+call as many bytes are read as the graph has constants.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from torch import fx
 from torch._inductor.runtime.benchmarking import Benchmarker
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
+from npucompose.machine import Attendance
 from npucompose.results.winners import FEWEST_ROUNDS
 from npucompose.targets.inductor_cache import replaced
 
@@ -43,10 +44,13 @@ class ColdProducts:
         """Bytes to read before a call; what one contest may take."""
         self._ways = 0
         """Of the product at hand that are timed cold; 0 where none of its operands is a constant."""
+        self.attended = 1.0
+        """Of the time of its contest this process had a processor for so much, in the worst of its ways."""
         self._others: torch.Tensor | None = None
 
     def product(self, choices: Sequence[Any], constants: Iterable[str]) -> None:
         """These are timed next. What is computed just before a product is not cold, and stays as it is."""
+        self.attended = 1.0
         operands = {str(node.get_name()) for choice in choices for node in choice.input_nodes}
         self._ways = len(choices) if operands & set(constants) else 0
 
@@ -56,17 +60,21 @@ class ColdProducts:
         hot: Any = Benchmarker.__dict__["benchmark_cpu"]
 
         def benchmark_cpu(benchmarker: Any, call: Callable[[], Any], *more: Any, **named: Any) -> float:
-            if not self._ways or not self.read:
-                return hot(benchmarker, call, *more, **named)
-            if self._others is None:
-                self._others = _other_bytes(self.read)
-            return _cold_ms(call, self._others, self.limit_ms / self._ways)
+            attendance = Attendance()
+            ms = self._cold_ms(call) if self._ways and self.read else hot(benchmarker, call, *more, **named)
+            self.attended = min(self.attended, attendance.share())
+            return ms
 
         try:
             with replaced(Benchmarker, "benchmark_cpu", benchmark_cpu):
                 yield
         finally:
             self._others = None
+
+    def _cold_ms(self, call: Callable[[], Any]) -> float:
+        if self._others is None:
+            self._others = _other_bytes(self.read)
+        return _cold_ms(call, self._others, self.limit_ms / self._ways)
 
 
 def _other_bytes(size: int) -> torch.Tensor:

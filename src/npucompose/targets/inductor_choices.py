@@ -16,19 +16,17 @@ from torch._inductor import select_algorithm
 from torch._inductor.select_algorithm import ExternKernelCaller
 from torch._inductor.virtualized import V
 
-from npucompose.results.winners import LEAST_GAIN, Winner
+from npucompose.results.winners import ATTENDED, LEAST_GAIN, Winner
 from npucompose.targets.cold_products import ColdProducts
 from npucompose.targets.linears import ATEN, MKL, form_of
 from npucompose.targets.winners import Winners
 
 TEMPLATE = "template"
 """A kernel that Inductor writes from a template, for this product and what follows it."""
-TEMPLATE_GAIN = 0.03
-"""What a template gains by what no contest sees: it computes in passing what follows the product, a recording has its
-weight on huge pages, and its errors are the smallest (inductor_sums.py)."""
 DISTURBED = 10.0
 """Times as long as the other: so far apart are two ways to multiply because something came in between. Inductor's
-figures, each measured once, are then good for this compilation and are not remembered."""
+figures, each measured once, are then good for this compilation and are not remembered; nor are those of a process that
+had no processor for a part of the time."""
 CONTESTS = {
     MKL: re.compile(r"mkl_linear_(?P<rows>\d+)x(?P<inner>\d+)_(?P<columns>\d+)x(?P=inner)_float32"),
     ATEN: re.compile(r"(?:addmm_\d+|mm)_(?P<rows>\d+)x(?P<inner>\d+)_(?P=inner)x(?P<columns>\d+)_float32"),
@@ -95,8 +93,9 @@ def _measured(timings: MutableMapping[Any, float], *_: Any) -> None:
     winner = _winner(key, {name: min(us, _at_most(key, name)) for name, us in times_us.items()})
     if winner is None:
         return
+    winners, cold = _at_work[-1]
     slowest, fastest = max(winner.times_us.values()), min(winner.times_us.values())
-    _at_work[-1][0].keep(winner, remembered=slowest < DISTURBED * fastest)
+    winners.keep(winner, remembered=slowest < DISTURBED * fastest and cold.attended >= ATTENDED)
     for choice in [choice for choice in timings if _name(choice) != winner.winner]:
         del timings[choice]
 
@@ -113,14 +112,11 @@ def _at_most(key: str, name: str) -> float:
 
 
 def _winner(key: str, times_us: Mapping[str, float]) -> Winner | None:
-    """The template unless a library takes TEMPLATE_GAIN less; else the library that stands first, unless another takes
-    LEAST_GAIN less."""
+    """The library stays unless a template takes LEAST_GAIN less."""
     if len(times_us) < 2:
         return None
-    fastest = min(times_us, key=times_us.__getitem__)
     holder = next((name for name in times_us if name != TEMPLATE), TEMPLATE)
-    if (1 - TEMPLATE_GAIN) * times_us.get(TEMPLATE, float("inf")) <= times_us[fastest]:
-        holder = fastest = TEMPLATE
+    fastest = min(times_us, key=times_us.__getitem__)
     wins = times_us[fastest] <= (1 - LEAST_GAIN) * times_us[holder]
     return Winner(key=key, winner=fastest if wins else holder, by="measured", times_us=times_us)
 
