@@ -68,9 +68,7 @@ def test_a_product_is_called_after_the_library_and_what_is_multiplied(two: list[
 @pytest.mark.parametrize(
     ("ms", "winner"), [((1.0, 2.0, 0.5), TEMPLATE), ((1.99, 2.0, 9.0), TEMPLATE), ((3, 2, 4), "mkl_linear")]
 )
-def test_what_inductor_measures_is_kept_and_the_fastest_wins(
-    two: list[Any], ms: tuple[float, ...], winner: str
-):
+def test_what_inductor_measures_is_kept_and_the_fastest_wins(two: list[Any], ms: tuple[float, ...], winner: str):
     winners = Winners()
     with choosing(winners, "graph_1"):
         assert choices._allowed(two) == two

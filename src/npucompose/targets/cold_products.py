@@ -6,8 +6,8 @@ to 2.14).
 # Note [Cold weights in a contest]
 Inductor calls one way over and over, so that it has its weight in the cache from the second call on. In a model each
 product finds there what the others have left. A contest of hot calls chose by how fast a kernel computes, not by how
-well it reads: MKL's 64x384 by 384x1536 took 471 us and a template 465, and with a cold weight 576 and 526. So before each
-call as many bytes are read as the graph has constants.
+well it reads: MKL's 64x384 by 384x1536 took 471 us and a template 465, and with a cold weight 576 and 526. So before
+each call as many bytes are read as the graph has constants.
 """
 
 from __future__ import annotations
