@@ -109,6 +109,18 @@ def test_a_library_takes_no_longer_than_a_contest_of_many_rounds_has_found(
     assert found.winner == winner
 
 
+def test_who_is_timed_cold_is_asked_of_each_product_and_of_those_that_nobody_chooses_for(two: list[Any]):
+    with V.set_graph_handler(SimpleNamespace(constants={"x": None})), choosing(Winners(), "graph_1"):
+        cold = choices._at_work[-1][1]
+        choices._allowed(two)
+        assert cold._ways == 3
+        choices._allowed(two[:1])
+        assert cold._ways == 1
+        two[0].input_nodes = two[0].input_nodes[:0]
+        choices._allowed(two[:1])
+        assert cold._ways == 0
+
+
 def test_of_two_libraries_the_first_stays_unless_the_other_gains_more_than_noise(two: list[Any]):
     other: Any = choices.ExternKernelCaller("mkldnn::_linear_pointwise")  # type: ignore[call-arg]
     for ms, winner in ((1.96, "mkl_linear"), (1.9, "linear_pointwise")):

@@ -71,12 +71,14 @@ def _listen() -> None:
 
 def _allowed(choices: list[Any]) -> list[Any]:
     """Of the choices for one product those that are known to win; all where nothing is known."""
-    key = product(choices) if _at_work else None
+    if not _at_work:
+        return choices
+    winners, cold = _at_work[-1]
+    cold.product(choices, V.graph.constants)
+    key, names = product(choices), _names(choices)
     if key is None:
         return choices
-    (winners, cold), names = _at_work[-1], _names(choices)
     winners.asked.add(key)
-    cold.product(choices, V.graph.constants)
     known = winners.known(key, names)
     if known is None or known.by == "default":
         winners.found.pop(key, None)  # Inductor's options say whether it measures
