@@ -60,6 +60,20 @@ def test_a_product_without_constants_is_timed_as_inductor_does(
     assert len(said) > 2
 
 
+def test_an_operand_that_is_computed_within_the_product_is_no_constant(said: list[str]) -> None:
+    def nameless() -> str:
+        raise NotImplementedError("Pointwise")
+
+    among: list[Any] = [SimpleNamespace(input_nodes=[SimpleNamespace(get_name=nameless)])]
+    cold = ColdProducts(1 << 20, limit_ms=0.001)
+    cold.product(among, ["weight"])
+    timed(cold, lambda: None)
+    assert said == []
+    cold.product([*among, *choices("weight")], ["weight"])
+    timed(cold, lambda: None)
+    assert said == ["read"] * FEWEST_ROUNDS
+
+
 def test_the_next_product_is_asked_about_anew(said: list[str]) -> None:
     cold = ColdProducts(1 << 20, limit_ms=1.0)
     cold.product(choices("weight"), ["weight"])

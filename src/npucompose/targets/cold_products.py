@@ -51,7 +51,7 @@ class ColdProducts:
     def product(self, choices: Sequence[Any], constants: Iterable[str]) -> None:
         """These are timed next. What is computed just before a product is not cold, and stays as it is."""
         self.attended = 1.0
-        operands = {str(node.get_name()) for choice in choices for node in choice.input_nodes}
+        operands = {_name(node) for choice in choices for node in choice.input_nodes}
         self._ways = len(choices) if operands & set(constants) else 0
 
     @contextlib.contextmanager
@@ -75,6 +75,14 @@ class ColdProducts:
         if self._others is None:
             self._others = _other_bytes(self.read)
         return _cold_ms(call, self._others, self.limit_ms / self._ways)
+
+
+def _name(node: Any) -> str | None:
+    """Of an operand in Inductor; None of one that is computed within what reads it."""
+    try:
+        return node.get_name()
+    except NotImplementedError:
+        return None
 
 
 def _other_bytes(size: int) -> torch.Tensor:
