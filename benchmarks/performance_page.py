@@ -38,11 +38,11 @@ that speed-ups over eager are smaller there.
 
 - **npucompose** rows: `torch.compile` is a recording behind guards, `detached` the handle that skips them, both native
   (C++); `portable` is the detached handle without a compiler; `max-autotune` is our passes, then Inductor with
-  autotuned kernels, whose products keep their sums in registers and (not yet on AMD EPYC) add up in parts and fetch
-  weights ahead, frozen weights and the fastest of MKL, oneDNN, ATen (not yet on AMD EPYC) and Inductor's template for
-  each product, called by Inductor's wrapper (`inductor.replay=wrapper`); `max-autotune, detached` is the handle of a
-  recording of the same kernels. On Linux 6.1 and later a recording has its weights on huge pages; packed
-  convolutions go to oneDNN without torch in between.
+  autotuned kernels, whose products keep their sums in registers, add up in parts and fetch weights ahead (all of it only
+  in the Intel Xeon's figures of 2026-11-28), frozen weights and the fastest of MKL, oneDNN, ATen (not yet on AMD EPYC)
+  and Inductor's template for each product, called by Inductor's wrapper (`inductor.replay=wrapper`); `max-autotune,
+  detached` is the handle of a recording of the same kernels. On Linux 6.1 and later a recording has its weights on huge
+  pages; packed convolutions go to oneDNN without torch in between.
 - *transformers* is one token through a four-layer `LlamaForCausalLM` of random weights, without a cache; *gpt2* 64
   tokens through six layers of width 384; *whisper_encoder* four seconds of speech through an encoder of the size of
   whisper-tiny; *t5_step* a token of T5's decoder with its cache, four layers of width 256. All weights are random.
