@@ -38,7 +38,7 @@ that speed-ups over eager are smaller there.
 
 - **npucompose** rows: `torch.compile` is a recording behind guards, `detached` the handle that skips them, both native
   (C++); `portable` is the detached handle without a compiler; `max-autotune` is our passes, then Inductor with
-  autotuned kernels, whose products keep their sums in registers, add up in parts and fetch weights ahead (all of it only
+  autotuned kernels, whose products keep their sums in registers, add up in parts and fetch weights ahead (all this only
   in the Intel Xeon's figures of 2026-11-28), frozen weights and the fastest of MKL, oneDNN, ATen (not yet on AMD EPYC)
   and Inductor's template for each product, called by Inductor's wrapper (`inductor.replay=wrapper`); `max-autotune,
   detached` is the handle of a recording of the same kernels. On Linux 6.1 and later a recording has its weights on huge
