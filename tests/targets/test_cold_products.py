@@ -9,17 +9,18 @@ from typing import Any
 import pytest
 import torch
 from torch import fx, nn
+from torch._inductor.ir import Pointwise
 from torch._inductor.runtime.benchmarking import Benchmarker
 
 from npucompose.results.winners import FEWEST_ROUNDS
-from npucompose.targets import cold_products
+from npucompose.targets import cold_products, timed_calls
 from npucompose.targets.cold_products import MOST_BYTES, ColdProducts, constants_of
 
-INNER = Benchmarker.__dict__["benchmark_cpu"]
+TORCHS = Benchmarker.__dict__["benchmark_cpu"]
 
 
 def choices(*names: str) -> list[Any]:
-    return [SimpleNamespace(input_nodes=[SimpleNamespace(get_name=lambda name=name: name)]) for name in names]
+    return [SimpleNamespace(input_nodes=[SimpleNamespace(maybe_get_name=lambda name=name: name)]) for name in names]
 
 
 @pytest.fixture
@@ -45,7 +46,7 @@ def test_before_each_counted_call_others_bytes_are_read(said: list[str]) -> None
     cold = ColdProducts(1 << 20, limit_ms=0.001)
     cold.product(choices("x", "weight"), ["weight"])
     ms = timed(cold, lambda: said.append("call"))
-    assert said == ["call", *["read", "call"] * FEWEST_ROUNDS]
+    assert said == ["read", "call"] * (1 + FEWEST_ROUNDS), "the first calls do not count"
     assert 0 <= ms < 1000
 
 
@@ -61,17 +62,14 @@ def test_a_product_without_constants_is_timed_as_inductor_does(
 
 
 def test_an_operand_that_is_computed_within_the_product_is_no_constant(said: list[str]) -> None:
-    def nameless() -> str:
-        raise NotImplementedError("Pointwise")
-
-    among: list[Any] = [SimpleNamespace(input_nodes=[SimpleNamespace(get_name=nameless)])]
+    among: list[Any] = [SimpleNamespace(input_nodes=[Pointwise.__new__(Pointwise)])]
     cold = ColdProducts(1 << 20, limit_ms=0.001)
     cold.product(among, ["weight"])
     timed(cold, lambda: None)
     assert said == []
     cold.product([*among, *choices("weight")], ["weight"])
     timed(cold, lambda: None)
-    assert said == ["read"] * FEWEST_ROUNDS
+    assert said == ["read"] * (1 + FEWEST_ROUNDS)
 
 
 def test_the_next_product_is_asked_about_anew(said: list[str]) -> None:
@@ -84,7 +82,7 @@ def test_the_next_product_is_asked_about_anew(said: list[str]) -> None:
 
 def test_the_worst_of_a_product_s_ways_says_how_busy_the_machine_was(monkeypatch: pytest.MonkeyPatch) -> None:
     shares = iter([0.9, 0.4, 0.8, 1.2])
-    monkeypatch.setattr(cold_products.Attendance, "share", lambda _: next(shares))
+    monkeypatch.setattr(cold_products, "Attendance", lambda: SimpleNamespace(share=lambda: next(shares)))
     cold = ColdProducts(4096, limit_ms=0.001)
     cold.product(choices("weight"), ["weight"])
     for _ in range(3):
@@ -99,12 +97,14 @@ def test_what_comes_in_between_does_not_count(monkeypatch: pytest.MonkeyPatch) -
     """Of eight calls two take a hundred times as long."""
     now = [0.0]
     lengths = iter([1.0, 1.0, 100.0, 1.0, 1.2, 1.0, 1.1, 100.0, 1.0, *[1.0] * 100])
-    monkeypatch.setattr(cold_products, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(timed_calls, "perf_counter_ns", lambda: now[0] * 1e9)
 
     def call() -> None:
         now[0] += next(lengths) / 1e3
 
-    assert cold_products._cold_ms(call, torch.zeros(4), 200.0) == pytest.approx(1.0)
+    cold = ColdProducts(16, limit_ms=200.0)
+    cold.product(choices("weight"), ["weight"])
+    assert timed(cold, call) == pytest.approx(1.0)
 
 
 def test_more_than_the_caches_hold_is_never_read() -> None:
@@ -113,14 +113,14 @@ def test_more_than_the_caches_hold_is_never_read() -> None:
 
 def test_torch_is_as_it_was_behind_a_compilation() -> None:
     def fail() -> None:
-        assert Benchmarker.__dict__["benchmark_cpu"] is not INNER
+        assert Benchmarker.__dict__["benchmark_cpu"] is not TORCHS
         raise ValueError("inside")
 
     with ColdProducts(4096, 1.0).timing(), pytest.raises(ValueError, match="inside"):
         fail()
     with pytest.raises(ValueError, match="inside"), ColdProducts(4096, 1.0).timing():
         fail()
-    assert Benchmarker.__dict__["benchmark_cpu"] is INNER
+    assert Benchmarker.__dict__["benchmark_cpu"] is TORCHS
 
 
 def test_the_constants_of_a_graph_are_all_that_it_names() -> None:

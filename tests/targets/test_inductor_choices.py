@@ -37,7 +37,7 @@ class Library:
     def __init__(self, name: str, *sizes: tuple[Any, ...]) -> None:
         self.name = name
         self.input_nodes = [
-            SimpleNamespace(get_size=lambda s=s: s, get_dtype=lambda: torch.float32, get_name=lambda: "x")
+            SimpleNamespace(get_size=lambda s=s: s, get_dtype=lambda: torch.float32, maybe_get_name=lambda: "x")
             for s in sizes or ((8, 4), (77, 1), (4, 2))
         ]
 

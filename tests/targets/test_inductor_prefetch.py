@@ -4,21 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from ctypes import c_int64, c_void_p
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import torch
-from torch._inductor.codecache import CppCodeCache
-from torch._inductor.codegen.cpp_utils import GemmBlocking
 
 from npucompose.machine import compiler
 from npucompose.targets.inductor_kernels import made_our_way
 from npucompose.targets.inductor_prefetch import FETCH, ROUNDS, STEP, TAKEN, CppMicroGemmFP32Vec, fetching
 from npucompose.targets.inductor_sums import sums_in_parts
+from tests.targets.micro_kernel import loaded
 
 TORCHS = CppMicroGemmFP32Vec.TEMPLATE_ENTRY, CppMicroGemmFP32Vec.TEMPLATE_KERNEL
-FLOAT = torch.float32
 ROWS, COLUMNS = 8, 48
 """Of the kernel's tile."""
 LINE = 64
@@ -76,9 +72,7 @@ def test_only_kernels_that_are_made_inside_fetch() -> None:
 def product() -> Product:
     """Of rows and a piece of a packed weight; the bytes behind the piece that it fetched from."""
     with made_our_way():
-        kernel = CppMicroGemmFP32Vec("product", FLOAT, FLOAT, FLOAT, FLOAT, GemmBlocking(ROWS, COLUMNS, 1), tail_n=True)
-        words: Any = SimpleNamespace(assert_function="TORCH_CHECK")
-        function = CppCodeCache.load(NOTED % kernel.codegen_define(words)).product_of
+        function = loaded(NOTED, ROWS, COLUMNS).product_of
     function.argtypes, function.restype = [c_void_p] * 3 + [c_int64] * 4 + [c_void_p], c_int64
 
     def multiplied(a: torch.Tensor, b: torch.Tensor, columns: int = COLUMNS) -> tuple[torch.Tensor, list[int]]:

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from ctypes import c_int64, c_void_p
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
-from torch._inductor.codecache import CppCodeCache
-from torch._inductor.codegen.cpp_utils import GemmBlocking
 
 from npucompose.machine import compiler
 from npucompose.targets.inductor_kernels import made_our_way
@@ -24,9 +21,9 @@ from npucompose.targets.inductor_sums import (
     in_parts,
     sums_in_parts,
 )
+from tests.targets.micro_kernel import loaded
 
 TORCHS = CppMicroGemmFP32Vec.TEMPLATE_KERNEL
-FLOAT = torch.float32
 ROWS, COLUMNS = 8, 32
 """Of the kernel's tile."""
 INNER = (
@@ -74,15 +71,9 @@ def test_only_kernels_that_are_made_inside_add_up_in_parts() -> None:
 def kernels() -> dict[str, Kernel]:
     """{"torch" or "parts": a product, "… onto": one that is added to ones}."""
     with made_our_way():
-        ours = made()
-    torchs = made()
+        ours = loaded(CALLS, ROWS, COLUMNS)
+    torchs = loaded(CALLS, ROWS, COLUMNS)
     return {"torch": product(torchs, "once"), "parts": product(ours, "once"), "parts onto": product(ours, "onto")}
-
-
-def made() -> Any:
-    kernel = CppMicroGemmFP32Vec("product", FLOAT, FLOAT, FLOAT, FLOAT, GemmBlocking(ROWS, COLUMNS, 1), tail_n=True)
-    words: Any = SimpleNamespace(assert_function="TORCH_CHECK")
-    return CppCodeCache.load(CALLS % kernel.codegen_define(words))
 
 
 def product(library: Any, name: str) -> Kernel:

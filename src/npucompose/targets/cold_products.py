@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from time import perf_counter
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -23,8 +23,8 @@ from torch._inductor.runtime.benchmarking import Benchmarker
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 from npucompose.machine import Attendance
-from npucompose.results.winners import FEWEST_ROUNDS
 from npucompose.targets.inductor_cache import replaced
+from npucompose.targets.timed_calls import in_turns
 
 MOST_BYTES = 64 << 20
 """More than the caches that a core has for itself, or shares with a few; reading so much takes some milliseconds."""
@@ -46,12 +46,11 @@ class ColdProducts:
         """Of the product at hand that are timed cold; 0 where none of its operands is a constant."""
         self.attended = 1.0
         """Of the time of its contest this process had a processor for so much, in the worst of its ways."""
-        self._others: torch.Tensor | None = None
 
     def product(self, choices: Sequence[Any], constants: Iterable[str]) -> None:
         """These are timed next. What is computed just before a product is not cold, and stays as it is."""
         self.attended = 1.0
-        operands = {_name(node) for choice in choices for node in choice.input_nodes}
+        operands = {node.maybe_get_name() for choice in choices for node in choice.input_nodes}
         self._ways = len(choices) if operands & set(constants) else 0
 
     @contextlib.contextmanager
@@ -65,41 +64,21 @@ class ColdProducts:
             self.attended = min(self.attended, attendance.share())
             return ms
 
-        try:
-            with replaced(Benchmarker, "benchmark_cpu", benchmark_cpu):
-                yield
-        finally:
-            self._others = None
+        with replaced(Benchmarker, "benchmark_cpu", benchmark_cpu):
+            yield
 
     def _cold_ms(self, call: Callable[[], Any]) -> float:
-        if self._others is None:
-            self._others = _other_bytes(self.read)
-        return _cold_ms(call, self._others, self.limit_ms / self._ways)
+        """Milliseconds that three of four calls take at least: what comes in between makes a call longer, never
+        shorter."""
+        turns = {"others": [self._read_others], "way": [call]}
+        taken = sorted(in_turns(turns, self.limit_ms / self._ways)[0]["way"])
+        return taken[len(taken) // 4] / 1e3
 
-
-def _name(node: Any) -> str | None:
-    """Of an operand in Inductor; None of one that is computed within what reads it."""
-    try:
-        return node.get_name()
-    except NotImplementedError:
-        return None
-
-
-def _other_bytes(size: int) -> torch.Tensor:
-    """Written, so that they are memory of their own."""
-    with unset_fake_temporarily():
-        return torch.ones(size // 4)
-
-
-def _cold_ms(call: Callable[[], Any], others: torch.Tensor, limit_ms: float) -> float:
-    """Milliseconds that three of four calls take at least: what comes in between makes a call longer, never shorter."""
-    call()
-    taken: list[float] = []
-    begun = perf_counter()
-    while len(taken) < FEWEST_ROUNDS or (perf_counter() - begun) * 1e3 < limit_ms:
+    def _read_others(self) -> None:
         with unset_fake_temporarily():
-            others.sum()
-        start = perf_counter()
-        call()
-        taken.append((perf_counter() - start) * 1e3)
-    return sorted(taken)[len(taken) // 4]
+            self._others.sum()
+
+    @cached_property
+    def _others(self) -> torch.Tensor:
+        """Written, so that they are memory of their own."""
+        return torch.ones(self.read // 4)
