@@ -1,6 +1,6 @@
 """How far results are from those of the same model in double precision.
 
-The error of a step is ‖got - wanted‖ / ‖wanted‖, Euclidean norms over the elements of all floating-point results
+The error is ‖got - wanted‖ / ‖wanted‖, Euclidean norms over the elements of all floating-point results of all steps
 together (the normwise relative error: Higham, Accuracy and Stability of Numerical Algorithms, 1.1 and 6.2): one number
 that does not depend on the scale of the results, nor on the luck of a single element.
 """
@@ -43,7 +43,8 @@ def _copied(value: Any) -> Any:
 
 
 def error(wanted: Any, got: Any) -> float | None:
-    """Of one step; None where its results have no floating-point numbers, or are not those of `wanted`."""
+    """Of one step or of a sequence of them; None where they have no floating-point numbers, or other shapes than
+    `wanted`."""
     pairs = [
         (a.flatten(), b.flatten().double())
         for a, b in zip(tree_leaves(wanted), tree_leaves(got), strict=True)

@@ -1,7 +1,7 @@
 """Every way to run a model, side by side: `python benchmarks/performance.py [model …] [--threads 1 2] [--seconds 6]`.
 
 One process for each model and number of threads, so that nobody's thread pool serves another number. In it the
-candidates are made one after the other (made: compile, capture, load and a first call), compared with eager on three
+candidates are made one after the other (made: compile, capture, load and a first call), compared with eager on eight
 steps, and then called in turns; a share is the median of the ratios of each round. In one pass each is called three
 times in its turn and the last is counted, as a loop of a program finds the caches; in another once, when all others
 have used them since (after_others). What cannot take a model, or gives other results, says so in its cell. Results go
@@ -63,7 +63,8 @@ MODELS = {
     ],
 }
 """{name in the table: the overrides that make it}."""
-STEPS = 3
+STEPS = 8
+"""Calls with other inputs each, on which results are compared: a classifier of two logits gives sixteen numbers."""
 IN_A_ROW = 3
 """Calls of a candidate in its turn, of which the last is counted."""
 TOO_SLOW = 5.0
@@ -148,7 +149,7 @@ class Expected:
         return cls(inputs=inputs, eager=eager, double=in_double(subject.module, inputs), seconds=seconds)
 
     def compared(self, call: Callable[..., Any]) -> tuple[dict[str, Any], str | None]:
-        """(what three calls are found to be, why there is no figure of them where there is none)."""
+        """(what a call of each step is found to be, why there is no figure of them where there is none)."""
         from accuracy import error
 
         from npucompose.measure.numerics import compare
@@ -162,8 +163,7 @@ class Expected:
             "max_abs_err": None if None in largest else max(filter(None, largest), default=0.0),
         }
         if not wrong:
-            errors = [error(d, g) for d, g in zip(self.double, got, strict=True)]
-            facts["fp64_error"] = max((one for one in errors if one is not None), default=None)
+            facts["fp64_error"] = error(self.double, got)
         if wrong:
             return facts, f"other results than eager's: {wrong[0]}"
         slower = seconds / self.seconds

@@ -14,7 +14,7 @@ import npucompose
 from npucompose.replay.captured_graph import CapturedGraph
 from npucompose.replay.front.graph_cache import GraphCache
 from npucompose.replay.operands import same_bytes
-from npucompose.targets.known_forms import in_known_forms, without_tanh
+from npucompose.targets.known_forms import in_known_forms, sums_in_two, without_tanh
 
 onednn = pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="this torch has no oneDNN")
 FUSED = ("mode=max-autotune", "inductor.max_autotune=false", "target.measuring=never")
@@ -197,3 +197,70 @@ def test_packed_and_fused_where_the_weights_are_frozen_and_left_alone_elsewhere(
     assert ("aten::convolution" in called) == (not freezing)
     by_onednn = [step for step in captured.plan.steps if step.op._schema.name == "mkldnn::_linear_pointwise"]
     assert [(step.args[3], step.args[5]) for step in by_onednn] == ([("gelu", "tanh")] if freezing else [])
+
+
+def off(got: Tensor, exact: Tensor) -> float:
+    return float((got - exact).norm() / exact.norm())
+
+
+@pytest.mark.parametrize("dimension", [1, -2])
+@pytest.mark.parametrize("keepdim", [False, True])
+@pytest.mark.parametrize("function", [torch.sum, torch.mean])
+def test_rows_are_added_up_in_parts_and_sums_keep_their_values_and_shapes(
+    function: Any, keepdim: bool, dimension: int
+) -> None:
+    x = torch.randn(3, 200, 17)
+    graph = with_values(lambda x: function(x, dimension, keepdim=keepdim), x)
+    assert sums_in_two(graph) == 1
+    assert names(graph)[:3] == ["aten.view.default", "aten.sum.dim_IntList", "aten.sum.dim_IntList"]
+    torch.testing.assert_close(graph(x), function(x, dimension, keepdim=keepdim))
+    (result,) = (node.args[0] for node in graph.graph.nodes if node.op == "output")
+    assert result.meta["val"].shape == graph(x).shape
+
+
+@pytest.mark.parametrize(
+    ("shape", "dimension"),
+    [
+        ((2, 63, 8), 1),  # few rows
+        ((2, 97, 8), 1),  # a prime number of them
+        ((2, 194, 8), 1),  # twice a prime number
+        ((2, 8, 200), 2),  # the innermost
+        ((200,), 0),
+        ((2, 64, 8), (0, 1)),
+    ],
+)
+def test_any_other_sum_stays(shape: tuple[int, ...], dimension: Any) -> None:
+    graph = with_values(lambda x: (x.sum(dimension), x.mean(dimension)), torch.randn(shape))
+    assert sums_in_two(graph) == 0
+    assert names(graph) == ["aten.sum.dim_IntList", "aten.mean.dim"]
+
+
+@pytest.mark.parametrize("function", [lambda x: x.double().mean(1), lambda x: x.mean(1, dtype=torch.float64)])
+def test_sums_in_double_precision_stay(function: Any) -> None:
+    graph = with_values(function, torch.randn(2, 200, 8))
+    assert sums_in_two(graph) == 0
+
+
+def test_rows_that_lie_innermost_in_memory_are_added_as_they_are() -> None:
+    graph = with_values(lambda x: x.mean(1), torch.randn(2, 8, 200).transpose(1, 2))
+    assert sums_in_two(graph) == 0
+
+
+def test_a_mean_over_rows_is_as_near_to_the_one_in_double_precision_as_eagers(
+    fresh_dynamo: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from npucompose.targets import known_forms
+
+    counted, in_two = [], known_forms.sums_in_two
+
+    def counting(graph: fx.GraphModule) -> int:
+        counted.append(in_two(graph))
+        return counted[-1]
+
+    monkeypatch.setattr(known_forms, "sums_in_two", counting)
+    x = torch.randn(4, 200, 256, generator=torch.Generator().manual_seed(0)) + 1
+    with torch.no_grad():
+        fast = npucompose.compile(lambda x: x.mean(1), *FUSED)
+        near = off(fast(x), x.double().mean(1))
+    assert counted == [1]
+    assert near < 1.5 * off(x.mean(1), x.double().mean(1))  # 2.8 times in one sum

@@ -307,6 +307,7 @@ class CpuTarget(Target):
             batched.choose_batched(aot, library=self.linear, winners=winners)
             attention.choose_attention(aot, library=self.linear, winners=winners)
             known_forms.without_tanh(aot)
+            known_forms.sums_in_two(aot)
 
         known = len(backend.made)
         recorder = self.recorder(backend, winners, kept) if backend.records else None

@@ -8,7 +8,7 @@ A kernel that adds all terms of a sum to one register rounds after each, and mos
 the whole sum: the error grows with the number of terms. In parts of b of n terms, each added up from zero, it grows
 with b + n / b (blocked summation: Higham, Accuracy and Stability of Numerical Algorithms, 2nd edition, section 4.2).
 The parts are added to the tile of results, which lies in the first cache: as a rule once in 192 terms, as MKL does; for
-few rows, whose time is that of reading the weight, once in 64. What is added in a part is added in the order that it
+few rows, whose time is that of reading the weight, once in 32. What is added in a part is added in the order that it
 has without parts.
 """
 
@@ -22,7 +22,7 @@ from torch._inductor.codegen.cpp_micro_gemm import CppMicroGemmFP32Vec
 
 from npucompose.targets.inductor_cache import replaced
 
-PART, PART_OF_FEW_ROWS, FEW_ROWS = 192, 64, 4
+PART, PART_OF_FEW_ROWS, FEW_ROWS = 192, 32, 4
 ALL_AT_ONCE = r"""
     for (int k = 0; k < K; ++k) {
         c10::ForcedUnroll<ROWS * COLS>{}(compute, k);
