@@ -226,6 +226,7 @@ def test_rows_are_added_up_in_parts_and_sums_keep_their_values_and_shapes(
         ((2, 194, 8), 1),  # twice a prime number
         ((2, 8, 200), 2),  # the innermost
         ((200,), 0),
+        ((), 0),
         ((2, 64, 8), (0, 1)),
     ],
 )

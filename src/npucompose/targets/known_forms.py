@@ -83,25 +83,25 @@ def sums_in_two(graph_module: fx.GraphModule) -> int:
     """
     rewritten = 0
     for node in list(graph_module.graph.nodes):
-        rows = _summed_rows(node)
-        parts = _parts(rows.meta["val"].shape[node.args[1][0]]) if rows else None
-        if rows and parts:
-            _sum_in_two(graph_module.graph, node, rows, parts)
+        found = _sum_over_rows(node)
+        if found is not None:
+            _sum_in_two(graph_module.graph, node, *found)
             rewritten += 1
     if rewritten:
         graph_module.recompile()
     return rewritten
 
 
-def _summed_rows(node: fx.Node) -> fx.Node | None:
-    """What a node adds up over one dimension, if that is not the innermost."""
+def _sum_over_rows(node: fx.Node) -> tuple[fx.Node, int, int] | None:
+    """(what a node adds up, over which dimension, in how many parts), if that is one that pays."""
     if node.op != "call_function" or node.target not in (aten.sum.dim_IntList, aten.mean.dim) or node.kwargs:
         return None
     rows, dimensions = node.args[:2]
     if not isinstance(rows, fx.Node) or not isinstance(dimensions, list) or len(dimensions) != 1 or not _is_plain(rows):
         return None
-    value = rows.meta["val"]
-    return rows if value.dim() > 1 and value.stride(dimensions[0]) != 1 else None
+    value, dimension = rows.meta["val"], dimensions[0]
+    parts = None if value.dim() < 2 or value.stride(dimension) == 1 else _parts(value.shape[dimension])
+    return None if parts is None else (rows, dimension % value.dim(), parts)
 
 
 def _parts(size: int) -> int | None:
@@ -112,13 +112,13 @@ def _parts(size: int) -> int | None:
     return divisor if divisor >= FEWEST_PARTS else None
 
 
-def _sum_in_two(graph: fx.Graph, node: fx.Node, rows: fx.Node, parts: int) -> None:
-    value = rows.meta["val"]
-    at, size = node.args[1][0] % value.dim(), value.shape[node.args[1][0]]
+def _sum_in_two(graph: fx.Graph, node: fx.Node, rows: fx.Node, dimension: int, parts: int) -> None:
+    sizes = list(rows.meta["val"].shape)
+    size = sizes[dimension]
     with graph.inserting_before(node):
-        shape = [*value.shape[:at], parts, size // parts, *value.shape[at + 1 :]]
-        inner = _called(graph, aten.sum.dim_IntList, _called(graph, aten.view.default, rows, shape), [at + 1])
-        made = _called(graph, aten.sum.dim_IntList, inner, [at], *node.args[2:])
+        sizes[dimension : dimension + 1] = [parts, size // parts]
+        inner = _called(graph, aten.sum.dim_IntList, _called(graph, aten.view.default, rows, sizes), [dimension + 1])
+        made = _called(graph, aten.sum.dim_IntList, inner, [dimension], *node.args[2:])
         _replace(node, made if node.target is aten.sum.dim_IntList else _called(graph, aten.div.Tensor, made, size))
 
 
