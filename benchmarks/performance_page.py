@@ -23,13 +23,16 @@ by hand. One process for each model and number of threads; in it all candidates 
 and with weights of their own, so that whatever disturbs the machine disturbs all of them. In its turn a candidate is
 called three times and the last is counted: it finds the caches as a loop of a program does. *After others* are the
 figures of a second pass of one call in a turn: all others have used the caches since. *Time* is the median of a call,
-then the quartiles; *speed-up* the median ratio to eager of each round; *results* the comparison with eager on three
-steps before anything is timed; *fp64 error* how far these steps are from the same model in double precision,
+then the quartiles; *speed-up* the median ratio to eager of each round; *results* the comparison with eager on eight
+steps before anything is timed; *fp64 error* how far these steps together are from the same model in double precision,
 ‖got - wanted‖ / ‖wanted‖; *made* the seconds of compiling, capturing, loading and the first call (compilers' caches may
 be warm); *memory* what the process holds more than before, and of it the replayer's planned pool and the weights that
 it keeps beside the model's own, folded or packed for a library. The *kernel floor* of a recording is what its kernels
 take by themselves (`benchmarks/floor.py`: what reads 64 KiB and more outside of the pool finds it as cold as in a
-replay; on AMD EPYC packed products and convolutions hot, by the rule of when it was measured).
+replay).
+
+AMD EPYC's figures are older: there three steps were compared, and the error is the largest of one; floors have packed
+products and convolutions hot; `max-autotune` adds up nothing in parts, fetches no weights ahead and asks ATen nothing.
 
 Each machine has a page of its own with times, quartiles, errors, memory, versions and the reasons where there is no
 figure: {links}.
@@ -38,11 +41,10 @@ that speed-ups over eager are smaller there.
 
 - **npucompose** rows: `torch.compile` is a recording behind guards, `detached` the handle that skips them, both native
   (C++); `portable` is the detached handle without a compiler; `max-autotune` is our passes, then Inductor with
-  autotuned kernels, whose products keep their sums in registers, add up in parts and fetch weights ahead (all this only
-  in the Intel Xeon's figures of 2026-11-28), frozen weights and the fastest of MKL, oneDNN, ATen (not yet on AMD EPYC)
-  and Inductor's template for each product, called by Inductor's wrapper (`inductor.replay=wrapper`); `max-autotune,
-  detached` is the handle of a recording of the same kernels. On Linux 6.1 and later a recording has its weights on huge
-  pages; packed convolutions go to oneDNN without torch in between.
+  autotuned kernels, whose products keep their sums in registers, add up in parts and fetch weights ahead, frozen
+  weights and the fastest of MKL, oneDNN, ATen and Inductor's template for each product, called by Inductor's wrapper
+  (`inductor.replay=wrapper`); `max-autotune, detached` is the handle of a recording of the same kernels. On Linux 6.1
+  and later a recording has its weights on huge pages; packed convolutions go to oneDNN without torch in between.
 - *transformers* is one token through a four-layer `LlamaForCausalLM` of random weights, without a cache; *gpt2* 64
   tokens through six layers of width 384; *whisper_encoder* four seconds of speech through an encoder of the size of
   whisper-tiny; *t5_step* a token of T5's decoder with its cache, four layers of width 256. All weights are random.
