@@ -14,6 +14,7 @@ import npucompose
 from npucompose.replay.captured_graph import CapturedGraph
 from npucompose.replay.front.graph_cache import GraphCache
 from npucompose.replay.operands import same_bytes
+from npucompose.targets import known_forms
 from npucompose.targets.known_forms import in_known_forms, sums_in_two, without_tanh
 
 onednn = pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="this torch has no oneDNN")
@@ -27,6 +28,19 @@ def with_values(function: Any, *inputs: Any) -> fx.GraphModule:
 
 def names(graph_module: fx.GraphModule) -> list[str]:
     return [str(node.target) for node in graph_module.graph.nodes if node.op == "call_function"]
+
+
+def counting(monkeypatch: pytest.MonkeyPatch, name: str) -> list[int]:
+    """How many operators a rewriting of `known_forms` rewrites in each graph, as they come."""
+    counted: list[int] = []
+    rewriting = getattr(known_forms, name)
+
+    def rewrites(graph: fx.GraphModule) -> int:
+        counted.append(rewriting(graph))
+        return counted[-1]
+
+    monkeypatch.setattr(known_forms, name, rewrites)
+    return counted
 
 
 def convolution(x: Tensor, weight: Tensor, bias: Tensor | None = None, **how: Any) -> Tensor:
@@ -146,15 +160,7 @@ def test_a_tanh_that_others_read_is_computed_too() -> None:
 def test_a_gelu_behind_a_product_is_computed_by_onednn_or_without_a_tanh(
     fresh_dynamo: None, monkeypatch: pytest.MonkeyPatch, library: str
 ) -> None:
-    from npucompose.targets import known_forms
-
-    counted, shorter = [], known_forms.without_tanh
-
-    def counting(graph: fx.GraphModule) -> int:
-        counted.append(shorter(graph))
-        return counted[-1]
-
-    monkeypatch.setattr(known_forms, "without_tanh", counting)
+    counted = counting(monkeypatch, "without_tanh")
     torch.manual_seed(0)
     model, x = Model().eval(), torch.randn(2, 16, 40)
     with torch.no_grad():
@@ -250,15 +256,7 @@ def test_rows_that_lie_innermost_in_memory_are_added_as_they_are() -> None:
 def test_a_mean_over_rows_is_as_near_to_the_one_in_double_precision_as_eagers(
     fresh_dynamo: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from npucompose.targets import known_forms
-
-    counted, in_two = [], known_forms.sums_in_two
-
-    def counting(graph: fx.GraphModule) -> int:
-        counted.append(in_two(graph))
-        return counted[-1]
-
-    monkeypatch.setattr(known_forms, "sums_in_two", counting)
+    counted = counting(monkeypatch, "sums_in_two")
     x = torch.randn(4, 200, 256, generator=torch.Generator().manual_seed(0)) + 1
     with torch.no_grad():
         fast = npucompose.compile(lambda x: x.mean(1), *FUSED)
