@@ -233,7 +233,7 @@ def test_rows_are_added_up_in_parts_and_sums_keep_their_values_and_shapes(
         ((2, 8, 200), 2),  # the innermost
         ((200,), 0),
         ((), 0),
-        ((2, 64, 8), (0, 1)),
+        ((2, 64, 8), (1, 0)),
     ],
 )
 def test_any_other_sum_stays(shape: tuple[int, ...], dimension: Any) -> None:

@@ -8,8 +8,8 @@ A kernel that adds all terms of a sum to one register rounds after each, and mos
 the whole sum: the error grows with the number of terms. In parts of b of n terms, each added up from zero, it grows
 with b + n / b (blocked summation: Higham, Accuracy and Stability of Numerical Algorithms, 2nd edition, section 4.2).
 The parts are added to the tile of results, which lies in the first cache: as a rule once in 192 terms, as MKL does; for
-few rows, whose time is that of reading the weight, once in 32. What is added in a part is added in the order that it
-has without parts.
+few rows, whose time is that of reading the weight, once in the root of n, where b + n / b is least, and no oftener than
+in 32. What is added in a part is added in the order that it has without parts.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ IN_PARTS = rf"""
         if (follows) vc[i] = vc[i] + Vectorized::loadu(tile, size);
         if (!is_last) vc[i].store(tile, size);
     }};
-    constexpr int64_t WANTED = ROWS < {FEW_ROWS} ? {PART_OF_FEW_ROWS} : {PART};
-    const int64_t parts = std::max<int64_t>(1, K / WANTED), length = (K + parts - 1) / parts;
+    const int64_t wanted = ROWS < {FEW_ROWS} ? std::max<int64_t>({PART_OF_FEW_ROWS}, std::sqrt(double(K))) : {PART};
+    const int64_t parts = std::max<int64_t>(1, K / wanted), length = (K + parts - 1) / parts;
     for (int64_t begin = 0; begin < K; begin += length) {{
         const int end = std::min<int64_t>(K, begin + length);
         c10::ForcedUnroll<ROWS * COLS>{{}}(begin_part);
