@@ -1,4 +1,5 @@
-"""Operators in the forms that Inductor's patterns for oneDNN know, before weights are packed, and shorter ones.
+"""Operators in the forms that Inductor's patterns for oneDNN know, before weights are packed, and in faster and more
+accurate ones.
 
 # Note [Forms that Inductor packs and fuses]
 Inductor packs the frozen weight of a convolution over two or three dimensions. One over a sequence it leaves to ATen,
@@ -25,6 +26,7 @@ with the root of the number (as in Note [Sums in parts]).
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -38,6 +40,8 @@ BETWEEN = (aten.mul.Tensor, aten.add.Tensor, aten.view.default, aten.reshape.def
 """Of what a GELU is made, and what may stand between it and a product."""
 SEQUENCE = 3
 """Dimensions of a convolution's input: batch, channels, length."""
+Rewrite = Callable[[fx.Graph, fx.Node], bool]
+"""Whether it rewrote the operator."""
 SHORT, FEWEST_PARTS = 64, 4
 """A sum of fewer rows stays one, and one whose rows do not fall into so many parts of one size."""
 
@@ -49,11 +53,7 @@ def in_known_forms(graph_module: fx.GraphModule) -> int:
     """
     if not torch.backends.mkldnn.is_available():
         return 0
-    found = [node for node in graph_module.graph.nodes if node.op == "call_function" and node.target in FORMS]
-    rewritten = sum(FORMS[node.target](graph_module.graph, node) for node in found)
-    if rewritten:
-        graph_module.recompile()
-    return rewritten
+    return _rewritten(graph_module, lambda graph, node: node.target in FORMS and FORMS[node.target](graph, node))
 
 
 def without_tanh(graph_module: fx.GraphModule) -> int:
@@ -61,19 +61,7 @@ def without_tanh(graph_module: fx.GraphModule) -> int:
 
     float32 on the CPU. See Note [A tanh that is a sigmoid].
     """
-    graph, rewritten = graph_module.graph, 0
-    for node in list(graph.nodes):
-        tanh = _one_and_tanh(node)
-        if tanh is None or _is_computed_in_passing(tanh):
-            continue
-        with graph.inserting_before(node):
-            half = _called(graph, aten.sigmoid.default, _called(graph, aten.mul.Tensor, tanh.args[0], 2.0))
-            _replace(node, _called(graph, aten.mul.Tensor, half, 2.0))
-        rewritten += 1
-    if rewritten:
-        graph.eliminate_dead_code()
-        graph_module.recompile()
-    return rewritten
+    return _rewritten(graph_module, _sigmoid)
 
 
 def sums_in_two(graph_module: fx.GraphModule) -> int:
@@ -81,12 +69,13 @@ def sums_in_two(graph_module: fx.GraphModule) -> int:
 
     float32 on the CPU, sizes that are numbers, one dimension that is not the innermost in memory.
     """
-    rewritten = 0
-    for node in list(graph_module.graph.nodes):
-        found = _sum_over_rows(node)
-        if found is not None:
-            _sum_in_two(graph_module.graph, node, *found)
-            rewritten += 1
+    return _rewritten(graph_module, _sum_in_two)
+
+
+def _rewritten(graph_module: fx.GraphModule, rewrite: Rewrite) -> int:
+    """How many operators `rewrite` has rewritten."""
+    graph = graph_module.graph
+    rewritten = sum(rewrite(graph, node) for node in list(graph.nodes) if node.op == "call_function")
     if rewritten:
         graph_module.recompile()
     return rewritten
@@ -94,7 +83,7 @@ def sums_in_two(graph_module: fx.GraphModule) -> int:
 
 def _sum_over_rows(node: fx.Node) -> tuple[fx.Node, int, int] | None:
     """(what a node adds up, over which dimension, in how many parts), if that is one that pays."""
-    if node.op != "call_function" or node.target not in (aten.sum.dim_IntList, aten.mean.dim) or node.kwargs:
+    if node.target not in (aten.sum.dim_IntList, aten.mean.dim) or node.kwargs:
         return None
     rows, dimensions = node.args[:2]
     if not isinstance(rows, fx.Node) or not isinstance(dimensions, list) or len(dimensions) != 1 or not _is_plain(rows):
@@ -112,7 +101,11 @@ def _parts(size: int) -> int | None:
     return divisor if divisor >= FEWEST_PARTS else None
 
 
-def _sum_in_two(graph: fx.Graph, node: fx.Node, rows: fx.Node, dimension: int, parts: int) -> None:
+def _sum_in_two(graph: fx.Graph, node: fx.Node) -> bool:
+    found = _sum_over_rows(node)
+    if found is None:
+        return False
+    rows, dimension, parts = found
     sizes = list(rows.meta["val"].shape)
     size = sizes[dimension]
     with graph.inserting_before(node):
@@ -120,11 +113,24 @@ def _sum_in_two(graph: fx.Graph, node: fx.Node, rows: fx.Node, dimension: int, p
         inner = _called(graph, aten.sum.dim_IntList, _called(graph, aten.view.default, rows, sizes), [dimension + 1])
         made = _called(graph, aten.sum.dim_IntList, inner, [dimension], *node.args[2:])
         _replace(node, made if node.target is aten.sum.dim_IntList else _called(graph, aten.div.Tensor, made, size))
+    return True
+
+
+def _sigmoid(graph: fx.Graph, node: fx.Node) -> bool:
+    tanh = _one_and_tanh(node)
+    if tanh is None or _is_computed_in_passing(tanh):
+        return False
+    with graph.inserting_before(node):
+        half = _called(graph, aten.sigmoid.default, _called(graph, aten.mul.Tensor, tanh.args[0], 2.0))
+        _replace(node, _called(graph, aten.mul.Tensor, half, 2.0))
+    if not tanh.users:
+        graph.erase_node(tanh)
+    return True
 
 
 def _one_and_tanh(node: fx.Node) -> fx.Node | None:
     """The tanh of a node that adds one to it."""
-    if node.op != "call_function" or node.target is not aten.add.Tensor or node.kwargs or node.args[1] != 1:
+    if node.target is not aten.add.Tensor or node.kwargs or node.args[1] != 1:
         return None
     tanh = node.args[0]
     if not isinstance(tanh, fx.Node) or tanh.target is not aten.tanh.default:
@@ -168,7 +174,7 @@ def _cube(graph: fx.Graph, node: fx.Node) -> bool:
     return True
 
 
-FORMS = {aten.convolution.default: _convolution, aten.pow.Tensor_Scalar: _cube}
+FORMS: dict[Any, Rewrite] = {aten.convolution.default: _convolution, aten.pow.Tensor_Scalar: _cube}
 
 
 def _is_plain(node: Any, dimensions: int | None = None) -> bool:
