@@ -9,6 +9,7 @@ from typing import Any, Literal
 import pytest
 import torch
 from torch import fx, nn
+from torch._inductor import config as inductor_config
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 import npucompose
@@ -82,6 +83,35 @@ def test_a_size_that_is_a_symbol_names_no_product() -> None:
         symbolic = mode.from_tensor(x, static_shapes=False)
     next(node for node in graph.graph.nodes if node.op == "placeholder").meta["val"] = symbolic
     assert batched.batched(graph) == []
+
+
+@pytest.mark.parametrize(
+    ("templates", "pinned", "library", "moved"),
+    [
+        (True, {}, "auto", 0),
+        (False, {}, "auto", 1),
+        (True, {"bmm_4x16x256x128": "onednn"}, "auto", 1),
+        (True, {}, "onednn", 1),
+    ],
+)
+def test_constant_matrices_are_left_to_inductors_templates_where_these_are_on_and_nobody_asks_for_another(
+    templates: bool,
+    pinned: dict[str, str],
+    library: Literal["auto", "onednn"],
+    moved: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(onednn, "in_turns", lambda *_: ({"aten": [10.0] * 8, "onednn": [5.0] * 8}, 1.0))
+    x, weight = operands()
+    graph = graph_of(x, weight)
+    (product,) = batched.batched(graph)
+    with graph.graph.inserting_before(product.node):
+        graph.register_buffer("weight", weight)
+        constant = graph.graph.get_attr("weight")
+        constant.meta["val"] = weight
+    product.node.args = (product.node.args[0], constant)
+    with inductor_config.patch(max_autotune=templates), FakeTensorMode():
+        assert choose_batched(graph, library=library, winners=Winners(pinned=pinned)) == moved
 
 
 @pytest.mark.parametrize(

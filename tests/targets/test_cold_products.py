@@ -108,7 +108,7 @@ def test_what_comes_in_between_does_not_count(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_more_than_the_caches_hold_is_never_read() -> None:
-    assert ColdProducts(1 << 40, limit_ms=1.0).read == MOST_BYTES
+    assert ColdProducts(1 << 40, limit_ms=1.0).others.nbytes == MOST_BYTES
 
 
 def test_torch_is_as_it_was_behind_a_compilation() -> None:

@@ -34,8 +34,8 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]
 class Library:
     """Stands for an ExternKernelCaller."""
 
-    def __init__(self, name: str, *sizes: tuple[Any, ...]) -> None:
-        self.name = name
+    def __init__(self, name: str, *sizes: tuple[Any, ...], **kwargs: Any) -> None:
+        self.name, self.kwargs = name, kwargs
         self.input_nodes = [
             SimpleNamespace(get_size=lambda s=s: s, get_dtype=lambda: torch.float32, maybe_get_name=lambda: "x")
             for s in sizes or ((8, 4), (77, 1), (4, 2))
@@ -66,9 +66,25 @@ def test_a_product_is_called_after_the_library_and_what_is_multiplied(two: list[
 
 
 @pytest.mark.parametrize(
-    ("ms", "winner"), [((1.0, 2.0, 0.5), TEMPLATE), ((1.99, 2.0, 9.0), TEMPLATE), ((3, 2, 4), "mkl_linear")]
+    ("passing", "words"),
+    [
+        ({"attr": "none", "scalars": [], "algorithm": ""}, ""),
+        ({"attr": "gelu", "scalars": [], "algorithm": "tanh"}, "gelu_tanh_"),
+        ({"attr": "gelu", "scalars": [], "algorithm": "none"}, "gelu_"),
+        ({"attr": "add"}, "add_"),
+    ],
 )
-def test_what_inductor_measures_is_kept_and_the_fastest_wins(two: list[Any], ms: tuple[float, ...], winner: str):
+def test_what_is_computed_in_passing_makes_another_product(two: list[Any], passing: dict[str, Any], words: str):
+    library: Any = choices.ExternKernelCaller("mkldnn::_linear_pointwise", (8, 4), (2, 4), **passing)  # type: ignore[call-arg]
+    assert choices.product([two[0], library]) == f"linear_pointwise_{words}8x4_2x4_float32"
+
+
+@pytest.mark.parametrize(
+    ("ms", "winner"), [((1.0, 2.0, 0.5), TEMPLATE), ((2.1, 2.0, 9.0), TEMPLATE), ((2.11, 2, 4), "mkl_linear")]
+)
+def test_what_inductor_measures_is_kept_and_a_template_wins_unless_a_library_is_clearly_faster(
+    two: list[Any], ms: tuple[float, ...], winner: str
+):
     winners = Winners()
     with choosing(winners, "graph_1"):
         assert choices._allowed(two) == two

@@ -16,6 +16,7 @@ from torch._inductor import config as inductor_config
 
 import npucompose
 from npucompose.targets import inductor, linears
+from npucompose.targets.cold_products import Others
 from npucompose.targets.winners import Winners
 
 FUSED = ("mode=max-autotune", "inductor.max_autotune=null", "target.measuring=never")
@@ -258,7 +259,7 @@ def test_a_trial_packs_as_many_weights_as_fit(monkeypatch: pytest.MonkeyPatch, m
     torch._dynamo.reset()
     model, seen = nn.Sequential(*(nn.Linear(64, 64) for _ in range(3))).eval(), []
 
-    def listening(alike: Any, weights: dict[str, Any], _: float) -> tuple[dict[str, list[float]], float]:
+    def listening(alike: Any, weights: dict[str, Any], *_: Any) -> tuple[dict[str, list[float]], float]:
         seen.append({len(alike), *map(len, weights.values())})
         return {name: [10.0] * 8 for name in weights}, 1.0
 
@@ -267,6 +268,27 @@ def test_a_trial_packs_as_many_weights_as_fit(monkeypatch: pytest.MonkeyPatch, m
     compiled(model, "target.measuring=always")
     assert seen == [{timed}]
     torch._dynamo.reset()
+
+
+def test_a_trial_reads_what_else_the_model_reads_before_each_library_has_its_turn(
+    model: nn.Module, monkeypatch: pytest.MonkeyPatch
+):
+    frozen, turns = frozen_graphs(monkeypatch), list[dict[str, Any]]()
+    compiled(model, "target.linear=mkl")
+    (first, _) = linears.linears(frozen[0])
+
+    def in_turns(calls: dict[str, Any], _: float) -> Any:
+        turns.append(calls)
+        return {name: [10.0] * 8 for name in calls}, 1.0
+
+    monkeypatch.setattr(linears, "in_turns", in_turns)
+    own = 2 * first.weight.nbytes
+    for others in (Others(own), Others(own + 1)):
+        winner = linears._measured(first.form, [first], ("mkl", "aten"), 1.0, others)
+        assert list(winner.times_us) == ["mkl", "aten"]
+    assert list(turns[0]) == ["mkl", "aten"], "its own weights are as much"
+    assert list(turns[1]) == ["others before mkl", "mkl", "others before aten", "aten"]
+    assert turns[1]["others before mkl"] == turns[1]["others before aten"] == [others.read]
 
 
 @pytest.mark.parametrize("bias", [True, False])

@@ -36,12 +36,28 @@ def constants_of(graph_module: fx.GraphModule) -> int:
     return sum(value.numel() * value.dtype.itemsize for value in values if isinstance(value, torch.Tensor))
 
 
+class Others:
+    """So many bytes, MOST_BYTES at most, that stand for what else a model reads between two calls of a product."""
+
+    def __init__(self, nbytes: int) -> None:
+        self.nbytes = min(nbytes, MOST_BYTES)
+
+    def read(self) -> None:
+        with unset_fake_temporarily():
+            self._memory.sum()
+
+    @cached_property
+    def _memory(self) -> torch.Tensor:
+        """Written, so that it is memory of its own."""
+        return torch.ones(self.nbytes // 4)
+
+
 class ColdProducts:
     """Ways to compute the products of one graph, timed inside `timing`."""
 
     def __init__(self, read: int, limit_ms: float) -> None:
-        self.read, self.limit_ms = min(read, MOST_BYTES), limit_ms
-        """Bytes to read before a call; what one contest may take."""
+        self.others, self.limit_ms = Others(read), limit_ms
+        """What is read before a call; what one contest may take."""
         self._ways = 0
         """Of the product at hand that are timed cold; 0 where none of its operands is a constant."""
         self.attended = 1.0
@@ -60,7 +76,7 @@ class ColdProducts:
 
         def benchmark_cpu(benchmarker: Any, call: Callable[[], Any], *more: Any, **named: Any) -> float:
             attendance = Attendance()
-            ms = self._cold_ms(call) if self._ways and self.read else hot(benchmarker, call, *more, **named)
+            ms = self._cold_ms(call) if self._ways and self.others.nbytes else hot(benchmarker, call, *more, **named)
             self.attended = min(self.attended, attendance.share())
             return ms
 
@@ -70,15 +86,6 @@ class ColdProducts:
     def _cold_ms(self, call: Callable[[], Any]) -> float:
         """Milliseconds that three of four calls take at least: what comes in between makes a call longer, never
         shorter."""
-        turns = {"others": [self._read_others], "way": [call]}
+        turns = {"others": [self.others.read], "way": [call]}
         taken = sorted(in_turns(turns, self.limit_ms / self._ways)[0]["way"])
         return taken[len(taken) // 4] / 1e3
-
-    def _read_others(self) -> None:
-        with unset_fake_temporarily():
-            self._others.sum()
-
-    @cached_property
-    def _others(self) -> torch.Tensor:
-        """Written, so that they are memory of their own."""
-        return torch.ones(self.read // 4)

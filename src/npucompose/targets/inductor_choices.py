@@ -8,7 +8,7 @@ that has no list to be asked before it measures chooses by itself, and nothing i
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -114,14 +114,20 @@ def _at_most(key: str, name: str) -> float:
 
 
 def _winner(key: str, times_us: Mapping[str, float]) -> Winner | None:
-    """The fastest, where that is a template: what follows the product, which no contest sees, it computes in passing.
-    Of libraries the first stays unless another takes LEAST_GAIN less."""
+    """A template unless a library takes LEAST_GAIN less: it computes in passing what follows the product, which no
+    contest sees, and adds up in parts (inductor_sums.py). Of libraries the first, unless another takes so much less."""
     if len(times_us) < 2:
         return None
-    holder = next((name for name in times_us if name != TEMPLATE), TEMPLATE)
-    fastest = min(times_us, key=times_us.__getitem__)
-    wins = fastest == TEMPLATE or times_us[fastest] <= (1 - LEAST_GAIN) * times_us[holder]
-    return Winner(key=key, winner=fastest if wins else holder, by="measured", times_us=times_us)
+    libraries = [name for name in times_us if name != TEMPLATE]
+    winner = _fastest(times_us, libraries[0], libraries)
+    if TEMPLATE in times_us:
+        winner = _fastest(times_us, TEMPLATE, [winner])
+    return Winner(key=key, winner=winner, by="measured", times_us=times_us)
+
+
+def _fastest(times_us: Mapping[str, float], holder: str, others: Iterable[str]) -> str:
+    fastest = min(others, key=times_us.__getitem__)
+    return fastest if times_us[fastest] <= (1 - LEAST_GAIN) * times_us[holder] else holder
 
 
 def _shortest(timings: Mapping[Any, float]) -> dict[str, float]:
@@ -133,8 +139,9 @@ def _shortest(timings: Mapping[Any, float]) -> dict[str, float]:
 
 
 def product(choices: Sequence[Any]) -> str | None:
-    """`mkl_linear_8x512_256x512_float32` of the library's name and of what is multiplied; None where there is nothing
-    to choose, and for sizes that are symbols."""
+    """`mkl_linear_8x512_256x512_float32` of the library's name and of what is multiplied, between the two of what is
+    computed in passing (`linear_pointwise_gelu_tanh_…`); None where there is nothing to choose, and for sizes that are
+    symbols."""
     names = _names(choices)
     library = next((name for name in names if name != TEMPLATE), None)
     if library is None or len(names) < 2:
@@ -146,7 +153,9 @@ def product(choices: Sequence[Any]) -> str | None:
         sizes = ["x".join(str(int(size)) for size in sizes) for sizes, _ in operands]
     except TypeError:  # a symbol
         return None
-    return "_".join([library, *dict.fromkeys(sizes), str(operands[0][1]).removeprefix("torch.")])
+    passing = [called.kwargs.get(name) for name in ("attr", "algorithm")]
+    words = [word for word in passing if word and word != "none"]
+    return "_".join([library, *words, *dict.fromkeys(sizes), str(operands[0][1]).removeprefix("torch.")])
 
 
 def _names(choices: Sequence[Any]) -> list[str]:

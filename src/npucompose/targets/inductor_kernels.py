@@ -23,8 +23,9 @@ from typing import Any
 from torch._inductor import cpp_builder, select_algorithm  # noqa: F401  before the template, which its users import
 from torch._inductor.codegen import cpp_gemm_template
 
-from npucompose.targets import inductor_prefetch
+from npucompose.targets import inductor_epilogues, inductor_prefetch
 from npucompose.targets.inductor_cache import replaced
+from npucompose.targets.inductor_epilogues import gelu_as_a_sigmoid
 from npucompose.targets.inductor_prefetch import fetching_ahead
 from npucompose.targets.inductor_sums import IN_PARTS, sums_in_parts
 
@@ -35,14 +36,16 @@ LEAST_SHARED, MOST_READ = 1 << 20, 1 << 14
 second of two gains less than it takes to wake it (two of 64x64 by 64x64: 17.2 us with two threads, 16.9 with one; of
 twice as many rows 18.9 and 20.8). A row by a large matrix has few operations, and its time is that of reading. Inductor
 shares every product."""
-IDENTITY = f"{''.join(GCC)} {LEAST_SHARED} {MOST_READ} {IN_PARTS} {inductor_prefetch.IDENTITY}"
+IDENTITY = "".join(
+    (*GCC, f"{LEAST_SHARED} {MOST_READ}", IN_PARTS, inductor_prefetch.IDENTITY, inductor_epilogues.IDENTITY)
+)
 """Of the kernels that are measured and kept."""
 
 
 @contextlib.contextmanager
 def made_our_way() -> Iterator[None]:
     """Kernels that Inductor makes inside."""
-    with _registers_used(), _small_ones_on_one_thread(), sums_in_parts(), fetching_ahead():
+    with _registers_used(), _small_ones_on_one_thread(), sums_in_parts(), fetching_ahead(), gelu_as_a_sigmoid():
         yield
 
 

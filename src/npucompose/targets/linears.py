@@ -20,6 +20,7 @@ from attrs import frozen
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 from npucompose.results.winners import Winner, of_samples
+from npucompose.targets.cold_products import Others, constants_of
 from npucompose.targets.cpu import LinearLibrary
 from npucompose.targets.timed_calls import in_turns
 from npucompose.targets.winners import Winners
@@ -79,10 +80,10 @@ def choose_linears(
     forms: dict[str, list[Linear]] = {}
     for linear in linears(graph_module):
         forms.setdefault(linear.form, []).append(linear)
-    winners = winners or Winners()
+    winners, others = winners or Winners(), Others(constants_of(graph_module))
     moved = 0
     for form, alike in forms.items():
-        winner = library if library != "auto" else _winner(form, alike, winners)
+        winner = library if library != "auto" else _winner(form, alike, winners, others)
         move = WAYS[winner].move
         if move is not None:
             for linear, weight in zip(alike, _packed(winner, alike), strict=True):
@@ -95,15 +96,18 @@ def choose_linears(
     return moved
 
 
-def _winner(form: str, alike: Sequence[Linear], winners: Winners) -> str:
+def _winner(form: str, alike: Sequence[Linear], winners: Winners, others: Others) -> str:
     libraries = (MKL, ONEDNN, ATEN) if torch.backends.mkldnn.is_available() else (MKL, ATEN)
-    return winners.chosen(form, libraries, partial(_measured, form, alike, libraries, winners.limit_ms)).winner
+    measured = partial(_measured, form, alike, libraries, winners.limit_ms, others)
+    return winners.chosen(form, libraries, measured).winner
 
 
-def _measured(form: str, alike: Sequence[Linear], libraries: Sequence[str], limit_ms: float) -> Winner:
+def _measured(form: str, alike: Sequence[Linear], libraries: Sequence[str], limit_ms: float, others: Others) -> Winner:
     weight = alike[0].weight
-    some = alike[: max(1, MOST_BYTES // (weight.numel() * weight.element_size()))]
-    return of_samples(form, *timed(some, {name: _packed(name, some) for name in libraries}, limit_ms))
+    some = alike[: max(1, MOST_BYTES // weight.nbytes)]
+    cold = len(libraries) * len(some) * weight.nbytes >= others.nbytes  # of themselves
+    weights = {name: _packed(name, some) for name in libraries}
+    return of_samples(form, *timed(some, weights, limit_ms, None if cold else others))
 
 
 def _packed(library: str, alike: Sequence[Linear]) -> list[torch.Tensor]:
@@ -128,11 +132,14 @@ def linears(graph_module: fx.GraphModule) -> list[Linear]:
 
 
 def timed(
-    alike: Sequence[Linear], weights: Mapping[str, Sequence[torch.Tensor]], limit_ms: float
+    alike: Sequence[Linear],
+    weights: Mapping[str, Sequence[torch.Tensor]],
+    limit_ms: float,
+    others: Others | None = None,
 ) -> tuple[dict[str, list[float]], float]:
     """({library: microseconds of each round}, share of the time with a processor), in turns over all these weights.
 
-    All of them, because a weight that lies in the cache is not what a model meets.
+    All of them, and before each the `others`, because a weight that lies in the cache is not what a model meets.
     """
     with unset_fake_temporarily(), torch.no_grad():
         x = torch.rand(alike[0].rows, alike[0].weight.shape[1])
@@ -140,7 +147,13 @@ def timed(
             name: [partial(WAYS[name].call, x, weight, linear) for linear, weight in zip(alike, packed, strict=True)]
             for name, packed in weights.items()
         }
-        return in_turns(calls, limit_ms)
+        turns: dict[str, Sequence[Callable[[], Any]]] = {}
+        for name, some in calls.items():
+            if others is not None:
+                turns[f"others before {name}"] = [others.read]
+            turns[name] = some
+        taken, attended = in_turns(turns, limit_ms)
+        return {name: taken[name] for name in calls}, attended
 
 
 def _by_mkl(x: torch.Tensor, weight: torch.Tensor, linear: Linear) -> torch.Tensor:
