@@ -31,8 +31,9 @@ it keeps beside the model's own, folded or packed for a library. The *kernel flo
 take by themselves (`benchmarks/floor.py`: what reads 64 KiB and more outside of the pool finds it as cold as in a
 replay).
 
-AMD EPYC's figures are older: there three steps were compared, and the error is the largest of one; floors have packed
-products and convolutions hot; `max-autotune` adds up nothing in parts, fetches no weights ahead and asks ATen nothing.
+Intel Xeon's figures are older: there a part of a sum has 192 terms and few rows one register, a weight that a model has
+once is hot when libraries are tried, oneDNN is tried for constant matrices in place of Inductor's template, and that
+template computes a GELU with a tanh.
 
 Each machine has a page of its own with times, quartiles, errors, memory, versions and the reasons where there is no
 figure: {links}.

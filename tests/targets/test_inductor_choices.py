@@ -80,11 +80,9 @@ def test_what_is_computed_in_passing_makes_another_product(two: list[Any], passi
 
 
 @pytest.mark.parametrize(
-    ("ms", "winner"), [((1.0, 2.0, 0.5), TEMPLATE), ((2.1, 2.0, 9.0), TEMPLATE), ((2.11, 2, 4), "mkl_linear")]
+    ("ms", "winner"), [((1.0, 2.0, 0.5), TEMPLATE), ((1.99, 2.0, 9.0), TEMPLATE), ((3, 2, 4), "mkl_linear")]
 )
-def test_what_inductor_measures_is_kept_and_a_template_wins_unless_a_library_is_clearly_faster(
-    two: list[Any], ms: tuple[float, ...], winner: str
-):
+def test_what_inductor_measures_is_kept_and_the_fastest_wins(two: list[Any], ms: tuple[float, ...], winner: str):
     winners = Winners()
     with choosing(winners, "graph_1"):
         assert choices._allowed(two) == two
@@ -144,6 +142,17 @@ def test_of_two_libraries_the_first_stays_unless_the_other_gains_more_than_noise
         with choosing(winners, "graph_1"):
             choices._measured({two[1]: 2.0, other: ms, two[0]: 3.0})
         assert [one.winner for one in winners.found.values()] == [winner]
+
+
+@pytest.mark.parametrize(("ms", "winner"), [(1.91, TEMPLATE), (1.89, "linear_pointwise_binary")])
+def test_what_adds_up_along_one_chain_wins_over_a_template_only_if_it_is_clearly_faster(
+    two: list[Any], ms: float, winner: str
+):
+    chained: Any = choices.ExternKernelCaller("mkldnn::_linear_pointwise.binary", (8, 4), (2, 4))  # type: ignore[call-arg]
+    winners = Winners()
+    with choosing(winners, "graph_1"):
+        choices._measured({two[0]: 2.0, chained: ms})
+    assert [one.winner for one in winners.found.values()] == [winner]
 
 
 def test_where_inductor_finds_its_code_compiled_the_products_of_it_are_named_all_the_same(two: list[Any]):

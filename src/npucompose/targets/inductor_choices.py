@@ -7,8 +7,9 @@ that has no list to be asked before it measures chooses by itself, and nothing i
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -32,6 +33,9 @@ CONTESTS = {
     ATEN: re.compile(r"(?:addmm_\d+|mm)_(?P<rows>\d+)x(?P<inner>\d+)_(?P=inner)x(?P<columns>\d+)_float32"),
 }
 """{who won a product with a frozen weight (linears.py): how the same product is called here}."""
+ONE_CHAIN = "linear_pointwise"
+"""oneDNN's operators: they add all terms of a sum to one register, where MKL and a template add up in parts
+(inductor_sums.py), and so have to gain LEAST_GAIN over a template."""
 PACKED = {"mkl_linear": 1}
 """{library: which operand is a packed weight}, whose size is the library's own affair."""
 _at_work: list[tuple[Winners, ColdProducts]] = []
@@ -114,20 +118,17 @@ def _at_most(key: str, name: str) -> float:
 
 
 def _winner(key: str, times_us: Mapping[str, float]) -> Winner | None:
-    """A template unless a library takes LEAST_GAIN less: it computes in passing what follows the product, which no
-    contest sees, and adds up in parts (inductor_sums.py). Of libraries the first, unless another takes so much less."""
+    """Of libraries the first, unless another takes LEAST_GAIN less; but a template that is as fast, because it computes
+    in passing what follows the product, which no contest sees. ONE_CHAIN has to be faster than that."""
     if len(times_us) < 2:
         return None
     libraries = [name for name in times_us if name != TEMPLATE]
-    winner = _fastest(times_us, libraries[0], libraries)
-    if TEMPLATE in times_us:
-        winner = _fastest(times_us, TEMPLATE, [winner])
+    fastest = min(libraries, key=times_us.__getitem__)
+    winner = fastest if times_us[fastest] <= (1 - LEAST_GAIN) * times_us[libraries[0]] else libraries[0]
+    least_gain = LEAST_GAIN if winner.startswith(ONE_CHAIN) else 0.0
+    if times_us.get(TEMPLATE, math.inf) * (1 - least_gain) <= times_us[winner]:
+        winner = TEMPLATE
     return Winner(key=key, winner=winner, by="measured", times_us=times_us)
-
-
-def _fastest(times_us: Mapping[str, float], holder: str, others: Iterable[str]) -> str:
-    fastest = min(others, key=times_us.__getitem__)
-    return fastest if times_us[fastest] <= (1 - LEAST_GAIN) * times_us[holder] else holder
 
 
 def _shortest(timings: Mapping[Any, float]) -> dict[str, float]:
