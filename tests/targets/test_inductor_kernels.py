@@ -1,4 +1,4 @@
-"""Inductor's kernels: the sums of a product stay in registers, and a small product on one thread."""
+"""Inductor's kernels: sums of a product stay in registers, blocks are larger on AMD, a small product has one thread."""
 
 from __future__ import annotations
 
@@ -9,10 +9,13 @@ from typing import Any
 import pytest
 import sympy
 import torch
+from torch._inductor import config as inductor_config
 from torch._inductor import cpp_builder
+from torch._inductor.codegen.cpp_utils import GemmBlocking
 
 import npucompose
 from npucompose.machine import compiler
+from npucompose.targets import inductor_kernels
 from npucompose.targets.inductor_kernels import GCC, cpp_gemm_template, made_our_way
 
 FLAGS = [f"-{flag}" for flag in GCC]
@@ -108,3 +111,28 @@ def test_afterwards_every_product_is_shared(counted: list[int]) -> None:
         pass
     asked(8, 8, 8)
     assert counted == [2]
+
+
+@pytest.mark.parametrize(
+    ("cpu", "asked_for", "whole", "cut", "expected"),
+    [
+        pytest.param("AMD EPYC", None, (25, 16, 2048), (8, 1, 307), (16, 1, 512), id="larger ones"),
+        pytest.param("AMD EPYC", None, (8, 16, 384), (4, 1, 307), (8, 1, 384), id="not larger than the product"),
+        pytest.param("AMD EPYC", None, (64, 16, 2048), (42, 2, 614), (42, 2, 614), id="inductors are larger"),
+        pytest.param("Intel(R) Xeon(R)", None, (25, 16, 2048), (8, 1, 307), (8, 1, 307), id="not measured there"),
+        pytest.param("AMD EPYC", "8,1,307", (25, 16, 2048), (8, 1, 307), (8, 1, 307), id="somebody asks for others"),
+    ],
+)
+def test_on_amds_processors_a_template_multiplies_larger_blocks(
+    monkeypatch: pytest.MonkeyPatch, cpu: str, asked_for: str | None, whole: Any, cut: Any, expected: Any
+) -> None:
+    """Blocks are counted in tiles of 8 rows, one term and 32 columns."""
+    template: Any = cpp_gemm_template.CppGemmTemplate
+    monkeypatch.setattr(inductor_kernels, "cpu_model", lambda: cpu)
+    monkeypatch.setattr(template, "_cache_blocking", lambda product, threads: GemmBlocking(*cut))
+    product: Any = SimpleNamespace(
+        thread_blocking=lambda threads: GemmBlocking(*whole), register_blocking=GemmBlocking(8, 32, 1)
+    )
+    with inductor_config.patch({"cpp.gemm_cache_blocking": asked_for}), made_our_way():
+        found = template._cache_blocking(product, 2)
+    assert (found.block_m, found.block_n, found.block_k) == expected
