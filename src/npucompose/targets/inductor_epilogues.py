@@ -1,7 +1,7 @@
 """What Inductor's templates for products compute in passing: a GELU with a tanh as a sigmoid.
 
 Knows what oneDNN's activations are in Inductor's own operators (torch/_inductor/codegen/cpp_utils.py,
-create_epilogue_with_attr, as mkldnn_lowerings.py calls it; torch 2.7 to 2.14).
+create_epilogue_with_attr, as mkldnn_lowerings.py calls it; torch 2.13); without that function a GELU stays as it is.
 
 # Note [A template's GELU]
 A product with a GELU behind it, which oneDNN would compute in passing, is a contest of oneDNN and a template that
@@ -32,7 +32,10 @@ IDENTITY = "gelu as a sigmoid"
 def gelu_as_a_sigmoid() -> Iterator[None]:
     """In the templates that Inductor makes kernels of inside. See Note [A template's GELU]."""
     module: Any = mkldnn_lowerings
-    torchs = module.create_epilogue_with_attr
+    torchs = getattr(module, "create_epilogue_with_attr", None)
+    if torchs is None:
+        yield
+        return
 
     def epilogue(buffer: Any, attr: str, **how: Any) -> Any:
         if (attr, how.get("algorithm")) != ("gelu", "tanh") or buffer.get_dtype() != torch.float32:
