@@ -50,6 +50,14 @@ def test_before_each_counted_call_others_bytes_are_read(said: list[str]) -> None
     assert 0 <= ms < 1000
 
 
+def test_of_several_ways_each_has_something_done_before_each_of_its_calls() -> None:
+    said: list[str] = []
+    calls = {name: [lambda name=name: said.append(name)] for name in ("mkl", "aten")}
+    taken, _ = timed_calls.in_turns(calls, 0.001, lambda: said.append("before"))
+    assert said == ["before", "mkl", "before", "aten"] * (1 + FEWEST_ROUNDS)
+    assert {name: len(us) for name, us in taken.items()} == {"mkl": FEWEST_ROUNDS, "aten": FEWEST_ROUNDS}
+
+
 @pytest.mark.parametrize(("constants", "read"), [([], 1 << 20), (["another"], 1 << 20), (["weight"], 0)])
 def test_a_product_without_constants_is_timed_as_inductor_does(
     said: list[str], constants: list[str], read: int

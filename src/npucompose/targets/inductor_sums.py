@@ -59,8 +59,8 @@ IN_PARTS = rf"""
         if (follows) vc[i] = vc[i] + Vectorized::loadu(tile, size);
         if (!is_last) vc[i].store(tile, size);
     }};
-    const int64_t shortest = ROWS < {FEW_ROWS} ? {PART_OF_FEW_ROWS} : {PART};
-    const int64_t wanted = ROWS < {FEW_ROWS} ? std::max<int64_t>(shortest, std::sqrt(double(TURNS * K))) : shortest;
+    const int64_t root = std::sqrt(double(TURNS * K));
+    const int64_t wanted = ROWS < {FEW_ROWS} ? std::max<int64_t>({PART_OF_FEW_ROWS}, root) : {PART};
     const int64_t parts = std::max<int64_t>(1, K / wanted), length = (K + parts - 1) / parts;
     for (int64_t begin = 0; begin < K; begin += length) {{
         const int end = std::min<int64_t>(K, begin + length);

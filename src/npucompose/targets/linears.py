@@ -105,9 +105,9 @@ def _winner(form: str, alike: Sequence[Linear], winners: Winners, others: Others
 def _measured(form: str, alike: Sequence[Linear], libraries: Sequence[str], limit_ms: float, others: Others) -> Winner:
     weight = alike[0].weight
     some = alike[: max(1, MOST_BYTES // weight.nbytes)]
-    cold = len(libraries) * len(some) * weight.nbytes >= others.nbytes  # of themselves
+    are_cold = len(libraries) * len(some) * weight.nbytes >= others.nbytes
     weights = {name: _packed(name, some) for name in libraries}
-    return of_samples(form, *timed(some, weights, limit_ms, None if cold else others))
+    return of_samples(form, *timed(some, weights, limit_ms, None if are_cold else others.read))
 
 
 def _packed(library: str, alike: Sequence[Linear]) -> list[torch.Tensor]:
@@ -135,11 +135,12 @@ def timed(
     alike: Sequence[Linear],
     weights: Mapping[str, Sequence[torch.Tensor]],
     limit_ms: float,
-    others: Others | None = None,
+    before: Callable[[], Any] | None = None,
 ) -> tuple[dict[str, list[float]], float]:
     """({library: microseconds of each round}, share of the time with a processor), in turns over all these weights.
 
-    All of them, and before each the `others`, because a weight that lies in the cache is not what a model meets.
+    All of them, because a weight that lies in the cache is not what a model meets; where they are few, what is done
+    `before` each call has to make it cold.
     """
     with unset_fake_temporarily(), torch.no_grad():
         x = torch.rand(alike[0].rows, alike[0].weight.shape[1])
@@ -147,13 +148,7 @@ def timed(
             name: [partial(WAYS[name].call, x, weight, linear) for linear, weight in zip(alike, packed, strict=True)]
             for name, packed in weights.items()
         }
-        turns: dict[str, Sequence[Callable[[], Any]]] = {}
-        for name, some in calls.items():
-            if others is not None:
-                turns[f"others before {name}"] = [others.read]
-            turns[name] = some
-        taken, attended = in_turns(turns, limit_ms)
-        return {name: taken[name] for name in calls}, attended
+        return in_turns(calls, limit_ms, before)
 
 
 def _by_mkl(x: torch.Tensor, weight: torch.Tensor, linear: Linear) -> torch.Tensor:
