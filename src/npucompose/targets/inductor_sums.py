@@ -34,7 +34,7 @@ ALL_AT_ONCE = r"""
 """
 IN_PARTS = rf"""
     constexpr int TURNS = ROWS * COLS < {CHAINS} / 2 ? 4 : ROWS * COLS < {CHAINS} ? 2 : 1;
-    decltype(vc) turns[TURNS];
+    std::array<decltype(vc), TURNS == 1 ? 0 : TURNS> turns;
     auto begin_part = [&](auto i) {{
         vc[i] = Vectorized(0.0f);
         for (auto& sums : turns) sums[i] = vc[i];
@@ -64,18 +64,19 @@ IN_PARTS = rf"""
     const int64_t parts = std::max<int64_t>(1, K / wanted), length = (K + parts - 1) / parts;
     for (int64_t begin = 0; begin < K; begin += length) {{
         const int end = std::min<int64_t>(K, begin + length);
-        int k = begin;
         c10::ForcedUnroll<ROWS * COLS>{{}}(begin_part);
         if constexpr (TURNS > 1) {{
+            int k = begin;
             for (; k + TURNS <= end; k += TURNS) {{
                 c10::ForcedUnroll<TURNS>{{}}(in_turn, k);
             }}
             for (; k < end; ++k) {{
                 c10::ForcedUnroll<1>{{}}(in_turn, k);
             }}
-        }}
-        for (; k < end; ++k) {{
-            c10::ForcedUnroll<ROWS * COLS>{{}}(compute, k);
+        }} else {{
+            for (int k = begin; k < end; ++k) {{
+                c10::ForcedUnroll<ROWS * COLS>{{}}(compute, k);
+            }}
         }}
         c10::ForcedUnroll<ROWS * COLS>{{}}(end_part, accum || begin, end == K);
     }}
