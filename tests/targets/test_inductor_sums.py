@@ -13,6 +13,7 @@ from npucompose.machine import compiler
 from npucompose.targets.inductor_kernels import made_our_way
 from npucompose.targets.inductor_sums import (
     ALL_AT_ONCE,
+    CHAINS,
     FEW_ROWS,
     IN_PARTS,
     PART,
@@ -44,6 +45,9 @@ extern "C" void onto(const float* a, const float* b, float* c, int64_t m, int64_
 }
 """
 Kernel = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+
+VECTOR = {"AVX512": 16, "AVX2": 8}.get(torch.backends.cpu.get_cpu_capability(), 0)
+"""Numbers in a register."""
 
 needs_compiler = pytest.mark.skipif(compiler() is None, reason="needs a C++ compiler")
 
@@ -117,6 +121,23 @@ def test_a_sum_of_one_part_has_the_bits_that_it_has_without_parts(kernels: dict[
         assert torch.equal(kernels["parts"](a, b), kernels["torch"](a, b))
         a, b = torch.randn(rows, inner + 1), torch.randn(inner + 1, COLUMNS)
         assert not torch.equal(kernels["parts"](a, b), kernels["torch"](a, b)), "two parts"
+
+
+@needs_compiler
+@pytest.mark.skipif(not VECTOR, reason="the registers of another processor")
+@pytest.mark.parametrize("rows", range(1, FEW_ROWS + 1))
+def test_registers_take_the_terms_of_few_rows_in_turns(kernels: dict[str, Kernel], rows: int) -> None:
+    """Bit for bit, in one part; the terms that are left over go to the first register."""
+    sums, inner = rows * COLUMNS // VECTOR, PART_OF_FEW_ROWS - 1
+    turns = 4 if sums < CHAINS / 2 else 2 if sums < CHAINS else 1
+    a, b = torch.randn(rows, inner), torch.randn(inner, COLUMNS)
+    registers = torch.zeros(turns, rows, COLUMNS)
+    for k in range(inner):
+        turn = k % turns if k < inner // turns * turns else 0
+        registers[turn] = (registers[turn].double() + a[:, k : k + 1].double() * b[k].double()).float()
+    while len(registers) > 1:
+        registers = registers[::2] + registers[1::2]
+    assert torch.equal(kernels["parts"](a, b), registers[0])
 
 
 @needs_compiler
