@@ -80,6 +80,20 @@ def test_the_last_part_is_what_is_left(collapsed: list[tuple[int, int]]) -> None
     assert collapsed == [(0, AT_ONCE), (AT_ONCE, HUGE)]
 
 
+def test_where_the_system_gives_up_the_pages_are_asked_for_one_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As it does at the first page for which there is no free memory in one piece; another page may find some."""
+    asked: list[tuple[int, int]] = []
+
+    def gives_up(begin: int, nbytes: int) -> int:
+        asked.append((begin, nbytes))
+        return 0 if begin >= AT_ONCE else -1
+
+    monkeypatch.setattr(huge_pages, "collapse_call", lambda: gives_up)
+    move_to_huge_pages([(0, AT_ONCE + 2 * HUGE)])
+    alone = [(at, HUGE) for at in range(0, AT_ONCE, HUGE)]
+    assert asked == [(0, AT_ONCE), *alone, (AT_ONCE, 2 * HUGE)]
+
+
 def test_where_the_system_has_no_such_call_nothing_happens(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(huge_pages, "collapse_call", lambda: None)
     move_to_huge_pages([(0, LEAST)])

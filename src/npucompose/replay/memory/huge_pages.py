@@ -7,7 +7,8 @@ page is 2 MiB and one look. ResNet-18 (45 MiB of packed weights) replays 1.06 ti
 
 `madvise(MADV_COLLAPSE)` (Linux 6.1, madvise(2)) moves what lies in 512 pages to a huge one, once, whoever allocated it
 and whatever the system's settings of huge pages are. Where it cannot, everything stays as it was. It takes 2 to 8 ms a
-page, so the time for it is bounded: what is left over stays on small pages.
+page, so the time for it is bounded: what is left over stays on small pages. A call for many pages may end at the first
+that cannot be moved just now, for want of free memory in one piece: then its pages are asked for one at a time.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import ctypes
 import functools
 import sys
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 
 import torch
@@ -64,11 +66,16 @@ def move_to_huge_pages(spans: Iterable[tuple[int, int]]) -> None:
     if collapse is None or sum(end - begin for begin, end in known) < LEAST:
         return
     until = time.monotonic() + LIMIT_S
-    for begin, end in whole_pages(known):
-        for at in range(begin, end, AT_ONCE):
-            if time.monotonic() > until:
-                return
-            collapse(at, min(AT_ONCE, end - at))
+    left = deque(part for begin, end in whole_pages(known) for part in _parts(begin, end, AT_ONCE))
+    while left and time.monotonic() <= until:
+        begin, end = left.popleft()
+        if collapse(begin, end - begin) != 0 and end - begin > HUGE:
+            left.extendleft(reversed([*_parts(begin, end, HUGE)]))
+
+
+def _parts(begin: int, end: int, step: int) -> Iterator[tuple[int, int]]:
+    """(begin, end) of `step` bytes each, and of what is left."""
+    return ((at, min(at + step, end)) for at in range(begin, end, step))
 
 
 def whole_pages(spans: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int]]:
