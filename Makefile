@@ -186,6 +186,9 @@ bench-generate: $(READY_EXTRAS)  ## tokens/s of six Hugging Face classes against
 bench-table: $(READY_BENCH)  ## every way to run a model side by side, into docs/performance.md (an hour and a half)
 	$(BIN)/python benchmarks/performance.py
 
+bench-memory: $(READY_BENCH)  ## what each of them holds, each in a process of its own (half an hour)
+	$(BIN)/python benchmarks/memory.py
+
 huggingface: $(READY_EXTRAS)  ## Hugging Face classes against their traced graphs, into docs/huggingface.md (25 minutes)
 	$(BIN)/python benchmarks/huggingface.py
 
@@ -206,4 +209,4 @@ golden: $(READY)  ## rewrite the golden files, to be reviewed as a diff
 clean:  ## remove .venv and what runs leave behind
 	rm -rf $(VENV) .vllm .host .bundle .bundle.build dist outputs multirun .npucompose
 
-.PHONY: help install extras ci-extras rivals run wheel native test test-shuffled surroundings test-full test-sanitized test-sanitized-fast fuzz-programs fuzz-fused op-db fuzz-strangers mutants test-npu test-serving bench-serving serving-sizes serving-requests test-cuda test-cuda-offline bundle lock check bench bench-generate bench-streams bench-table huggingface npu-tables pictures golden clean dist try-dist
+.PHONY: help install extras ci-extras rivals run wheel native test test-shuffled surroundings test-full test-sanitized test-sanitized-fast fuzz-programs fuzz-fused op-db fuzz-strangers mutants test-npu test-serving bench-serving serving-sizes serving-requests test-cuda test-cuda-offline bundle lock check bench bench-generate bench-streams bench-table bench-memory huggingface npu-tables pictures golden clean dist try-dist

@@ -33,6 +33,7 @@ from attrs import frozen
 
 HERE = Path(__file__).resolve().parent
 RESULTS = HERE / "results" / "performance"
+MEMORY = HERE / "results" / "memory.json"
 MODELS = {
     "tiny_ops": ["model=tiny_ops"],
     "gpt_decode": ["model=gpt_decode"],
@@ -91,18 +92,13 @@ def measure(model: str, threads: int, seconds: float, without: Mapping[str, str]
 
     sys.path.insert(0, str(HERE))
     from candidates import CANDIDATES, EAGER
-    from subject import Ready, Subject
+    from subject import Ready
 
-    from npucompose.api import checked
-    from npucompose.compose.session import Session
     from npucompose.measure.timing import interleaved
 
-    torch.set_num_threads(threads)
     # All candidates share the code of one `forward`, of which Dynamo makes eight versions and then no more.
     torch._dynamo.config.recompile_limit = 4 * len(CANDIDATES)
-    live = Session(checked([*MODELS[model], "mode=eager"]))
-    inputs = [live.bind(live.inputs(step)).args for step in range(STEPS)]
-    subject = Subject(module=live.reference, inputs=inputs[0], threads=threads)
+    subject, inputs = subject_of(model, threads)
     ready: dict[str, Ready] = {}
     rows: dict[str, dict[str, Any]] = {}
     with torch.no_grad(), warnings.catch_warnings():
@@ -127,7 +123,21 @@ def measure(model: str, threads: int, seconds: float, without: Mapping[str, str]
     for name, taken in samples.items():
         rows[name] |= _figures(taken, samples[EAGER])
         rows[name]["after_others"] = _figures(after_others[name], after_others[EAGER])
-    return {"model": model, "threads": threads, "load": load, "candidates": rows, **_surroundings(threads)}
+    return {"model": model, "threads": threads, "load": load, "candidates": rows, **surroundings(threads)}
+
+
+def subject_of(model: str, threads: int) -> tuple[Any, list[Any]]:
+    """(the Subject, the inputs of each step), in this process, which has so many threads from now on."""
+    import torch
+    from subject import Subject
+
+    from npucompose.api import checked
+    from npucompose.compose.session import Session
+
+    torch.set_num_threads(threads)
+    live = Session(checked([*MODELS[model], "mode=eager"]))
+    inputs = [live.bind(live.inputs(step)).args for step in range(STEPS)]
+    return Subject(module=live.reference, inputs=inputs[0], threads=threads), inputs
 
 
 @frozen(kw_only=True, eq=False)
@@ -175,7 +185,7 @@ def _made(make: Callable[..., Any], subject: Any, expected: Expected) -> tuple[d
     from subject import Unavailable
 
     gc.collect()
-    before, begun = _resident(), perf_counter()
+    begun = perf_counter()
     try:
         made = make(subject)
         first = made.call(*expected.inputs[0])
@@ -189,8 +199,7 @@ def _made(make: Callable[..., Any], subject: Any, expected: Expected) -> tuple[d
         words = " ".join(str(error).split())
         return {"why_not": f"{type(error).__name__}: {words}"[:160]}, None
     gc.collect()
-    held = {"made_s": took, "held_bytes": _resident() - before}
-    row = {**held, "pool_bytes": made.pool_bytes, "packed_bytes": made.packed_bytes, **compared}
+    row = {"made_s": took, **compared}
     return (row, made) if why_not is None else ({**row, "why_not": why_not[:160]}, None)
 
 
@@ -237,14 +246,7 @@ def _figures(taken: Any, eager: Any) -> dict[str, Any]:
     }
 
 
-def _resident() -> int:
-    """Bytes of this process that are in memory; 0 where the system does not tell."""
-    status = Path("/proc/self/status")
-    lines = status.read_text().splitlines() if status.exists() else []
-    return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmRSS:"))
-
-
-def _surroundings(threads: int) -> dict[str, Any]:
+def surroundings(threads: int) -> dict[str, Any]:
     import torch
 
     from npucompose.machine import cpu_model, installed_version, usable_cores
@@ -321,7 +323,8 @@ def written() -> int:
 
     machines = by_machine([json.loads(file.read_text()) for file in sorted(RESULTS.glob("*/*.json"))])
     reached = {machine: goals(its) for machine, its in machines.items()}
-    write(machines, list(MODELS), reached)
+    memory = json.loads(MEMORY.read_text()) if MEMORY.exists() else {}
+    write(machines, list(MODELS), reached, memory)
     for machine, its in reached.items():
         for goal in its:
             verdict = "" if goal.met is None else "met" if goal.met else "MISSED"

@@ -26,10 +26,8 @@ figures of a second pass of one call in a turn: all others have used the caches 
 then the quartiles; *speed-up* the median ratio to eager of each round; *results* the comparison with eager on eight
 steps before anything is timed; *fp64 error* how far these steps together are from the same model in double precision,
 ‖got - wanted‖ / ‖wanted‖; *made* the seconds of compiling, capturing, loading and the first call (compilers' caches may
-be warm); *memory* what the process holds more than before, and of it the replayer's planned pool and the weights that
-it keeps beside the model's own, folded or packed for a library. The *kernel floor* of a recording is what its kernels
-take by themselves (`benchmarks/floor.py`: what reads 64 KiB and more outside of the pool finds it as cold as in a
-replay).
+be warm). The *kernel floor* of a recording is what its kernels take by themselves (`benchmarks/floor.py`: what reads
+64 KiB and more outside of the pool finds it as cold as in a replay).
 
 Intel Xeon's figures are older: there a part of a sum has 192 terms and few rows one register, a weight that a model has
 once is hot when libraries are tried, oneDNN is tried for constant matrices in place of Inductor's template, and that
@@ -59,19 +57,32 @@ that speed-ups over eager are smaller there.
   thread runs inline; *TVM* has its default pipeline, because tuning takes hours for each model. *nativert* is torch's
   own interpreter of exported programs, where torch's build lets Python make one.
 """
+MEMORY_HEAD = """
+## Memory
+
+Written by `python benchmarks/memory.py`, a process for each cell, one thread. What the process holds after eight calls
+beyond what it held when eager had been called once (code of compilers and libraries is in it), then the most that it
+held in between; of it the weights that are kept beside the model's own, folded or packed for a library, and the
+replayer's planned pool. The weights of a model themselves are in none of it. {where}
+"""
 DETAILS_HEAD = """# Performance on {machine}
 
 Written with [docs/performance.md](../performance.md), which says what everything here means and has the speed-ups.
 """
 
 
-def write(machines: Mapping[str, Sequence[Result]], models: Sequence[str], goals: Mapping[str, Sequence[Goal]]) -> None:
-    """`machines` are {machine: its results}, `goals` {machine: those of its results}."""
+def write(
+    machines: Mapping[str, Sequence[Result]],
+    models: Sequence[str],
+    goals: Mapping[str, Sequence[Goal]],
+    memory: Mapping[str, Result],
+) -> None:
+    """`machines` are {machine: its results}, `goals` {machine: those of its results}, `memory` {model: what it takes}."""
     links = ", ".join(f"[{machine}]({_file(machine)})" for machine in machines)
     lines = [HEAD.replace("{links}", links), *_goal_lines(goals)]
     for machine, its in machines.items():
         lines += _summaries(its, models, (("Speed-up over eager", _share),), f", {machine}", _file(machine))
-    PAGE.write_text("\n".join([*lines, ""]))
+    PAGE.write_text("\n".join([*lines, *_memory_lines(memory, models), ""]))
     DETAILS.mkdir(exist_ok=True)
     for machine, its in machines.items():
         head = DETAILS_HEAD.replace("{machine}", machine)
@@ -173,8 +184,8 @@ def _details(results: Sequence[Result], models: Sequence[str]) -> Iterator[str]:
             facts.append(f"load average {result['load']:.1f} (1.0 is this process alone)")
         yield f"\n## {result['model']}, {_threads(result['threads'])}\n"
         yield " · ".join(facts) + "\n"
-        yield "| | time | quartiles | speed-up | results | fp64 error | made | kernel floor | memory |"
-        yield "|---|---:|---:|---:|---|---:|---:|---:|---:|"
+        yield "| | time | quartiles | speed-up | results | fp64 error | made | kernel floor |"
+        yield "|---|---:|---:|---:|---|---:|---:|---:|"
         yield from (_row(name, row) for name, row in result["candidates"].items())
     yield "\n## Reasons\n"
     reasons = {
@@ -186,32 +197,45 @@ def _details(results: Sequence[Result], models: Sequence[str]) -> Iterator[str]:
 
 def _row(name: str, row: Row) -> str:
     if "p50_us" not in row:
-        return f"| {name} | {row['why_not'].replace('|', '/')} | | | | | | | |"
+        return f"| {name} | {row['why_not'].replace('|', '/')} | | | | | | |"
     results = "bit for bit" if row["bitwise"] else f"off by {row['max_abs_err']:.1e}"
     floor = row.get("floor_us")
     return (
         f"| {name} | {_time(row['p50_us'])} | {_time(row['p25_us'])} – {_time(row['p75_us'])} "
         f"| {row['as_fast_as_eager']:.2f} | {results} | {_error(row)} | {row['made_s']:.1f} s "
-        f"| {_time(floor) if floor else ''} | {_memory(row)} |"
+        f"| {_time(floor) if floor else ''} |"
     )
 
 
+def _memory_lines(memory: Mapping[str, Result], models: Sequence[str]) -> Iterator[str]:
+    shown = [model for model in models if model in memory]
+    if not shown:
+        return
+    where = {f"{machine_of(memory[model])}, {memory[model]['date']}": None for model in shown}
+    yield MEMORY_HEAD.replace("{where}", f"Measured on {' and '.join(where)}.")
+    yield "| | " + " | ".join(shown) + " |"
+    yield "|---|" + "---:|" * len(shown)
+    for name in CANDIDATES:
+        cells = (_memory(memory[model]["candidates"].get(name, {})) for model in shown)
+        yield f"| {name} | " + " | ".join(cells) + " |"
+
+
 def _memory(row: Row) -> str:
-    """What the process holds more than before, and what of it is known."""
+    """What the process holds, the most that it held, and what of it is known."""
     if "held_bytes" not in row:
         return ""
-    parts = [f"{row['held_bytes'] / 2**20:.0f} MiB"]
-    if row.get("pool_bytes"):
-        parts.append(f"pool {row['pool_bytes'] / 1024:.0f} KiB")
-    if row.get("packed_bytes"):
+    held, peak = (f"{row[which] / 2**20:.0f}" for which in ("held_bytes", "peak_bytes"))
+    parts = [f"{held} ({peak}) MiB"]
+    if row["packed_bytes"]:
         parts.append(f"packed {row['packed_bytes'] / 2**20:.1f} MiB")
+    if row["pool_bytes"]:
+        parts.append(f"pool {row['pool_bytes'] / 1024:.0f} KiB")
     return ", ".join(parts)
 
 
 MORE: Sequence[Summary] = (
     ("Speed-up over eager after others", _share_after_others),
     ("Error against the model in double precision", _error),
-    ("Memory", _memory),
 )
 """What the page of a machine has beside its times."""
 
