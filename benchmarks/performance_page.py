@@ -77,7 +77,7 @@ def write(
     goals: Mapping[str, Sequence[Goal]],
     memory: Mapping[str, Result],
 ) -> None:
-    """`machines` are {machine: its results}, `goals` {machine: those of its results}, `memory` {model: what it takes}."""
+    """`machines` are {machine: its results}, `goals` {machine: its goals}, `memory` {model: what is held}."""
     links = ", ".join(f"[{machine}]({_file(machine)})" for machine in machines)
     lines = [HEAD.replace("{links}", links), *_goal_lines(goals)]
     for machine, its in machines.items():
