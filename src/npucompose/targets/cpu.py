@@ -300,7 +300,11 @@ class CpuTarget(Target):
         kept: KeptGraph | None = None,
         watch: Watch | None = None,
     ) -> Callable[..., Any]:
-        from npucompose.targets import attention, batched, inductor, known_forms, linears
+        from npucompose.targets import attention, batched, folded_scales, inductor, known_forms, linears
+
+        def unpacked(aot: fx.GraphModule) -> None:
+            folded_scales.fold_scales(aot, folded_scales.frozen_inputs(aot.graph))
+            known_forms.in_known_forms(aot)
 
         def chosen(aot: fx.GraphModule) -> None:
             linears.choose_linears(aot, library=self.linear, winners=winners)
@@ -313,7 +317,7 @@ class CpuTarget(Target):
         recorder = self.recorder(backend, winners, kept) if backend.records else None
         compiled = inductor.through_inductor(
             backend, graph_module, example_inputs, frozen=chosen, recorder=recorder, winners=winners, watch=watch,
-            unpacked=known_forms.in_known_forms,
+            unpacked=unpacked,
         )  # fmt: skip
         for compilation in backend.made[known:]:
             compilation.winners = winners.found

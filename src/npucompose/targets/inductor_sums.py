@@ -7,11 +7,14 @@ Knows the text of one kernel of Inductor's (torch/_inductor/codegen/cpp_micro_ge
 A kernel that adds all terms of a sum to one register rounds after each, and most of its roundings are those of nearly
 the whole sum: the error grows with the number of terms. In parts of b of n terms, each added up from zero, it grows
 with b + n / b (blocked summation: Higham, Accuracy and Stability of Numerical Algorithms, 2nd edition, section 4.2).
-The parts are added to the tile of results, which lies in the first cache: as a rule once in 64 terms (MKL: once in 192;
-on a Zen 5 both take the same time), for few rows, whose time is that of reading the weight, once in the root of n,
-where b + n / b is least, and no oftener than in 32. A part of few rows is added up in two or four registers, which take
-its terms in turns: a multiplication and addition need not wait for the one before it, and each register has a half or a
-quarter of the terms.
+The parts are added to the tile of results, which lies in the first cache, once in 64 terms (MKL: once in 192; on a
+Zen 5 both take the same time); 64 terms and up to twice as many have two parts.
+
+A product of few rows, whose time is that of reading the weight, has registers to spare. A part has 32 terms, added up
+in two or four registers, which take them in turns: a multiplication and addition need not wait for the one before it,
+and each register has a half or a quarter of the terms. The parts are added up in a register beside which a second one
+keeps what each addition rounds off (compensated summation: the same book, section 4.3; Knuth's sum of two, exact
+whichever is larger), so that the error does not grow with the number of parts.
 """
 
 from __future__ import annotations
@@ -44,7 +47,12 @@ IN_PARTS = rf"""
         c10::ForcedUnroll<ROWS * COLS>{{}}(compute, k + turn);
         turns[turn] = vc;
     }};
-    auto end_part = [&](auto i, bool follows, bool is_last) {{
+    std::array<decltype(vc), ROWS < {FEW_ROWS} ? 2 : 0> total;
+    if constexpr (ROWS < {FEW_ROWS}) {{
+        total[0] = vc;
+        for (int i = 0; i < ROWS * COLS; ++i) total[1][i] = Vectorized(0.0f);
+    }}
+    auto end_part = [&](auto i, bool is_first, bool is_last) {{
         constexpr int row = i / COLS;
         constexpr int col = i % COLS;
     {{%- if tail_n %}}
@@ -56,12 +64,18 @@ IN_PARTS = rf"""
         if constexpr (TURNS == 2) vc[i] = turns[0][i] + turns[1][i];
         if constexpr (TURNS == 4) vc[i] = (turns[0][i] + turns[1][i]) + (turns[2][i] + turns[3][i]);
         auto* tile = C + row * ldc + col * VLEN;
-        if (follows) vc[i] = vc[i] + Vectorized::loadu(tile, size);
-        if (!is_last) vc[i].store(tile, size);
+        if constexpr (ROWS < {FEW_ROWS}) {{
+            const auto sum = total[0][i] + vc[i], added = sum - total[0][i];
+            total[1][i] = total[1][i] + ((total[0][i] - (sum - added)) + (vc[i] - added));
+            total[0][i] = sum;
+            vc[i] = sum + total[1][i];
+        }} else {{
+            if (accum || !is_first) vc[i] = vc[i] + Vectorized::loadu(tile, size);
+            if (!is_last) vc[i].store(tile, size);
+        }}
     }};
-    const int64_t root = std::sqrt(double(TURNS * K));
-    const int64_t wanted = ROWS < {FEW_ROWS} ? std::max<int64_t>({PART_OF_FEW_ROWS}, root) : {PART};
-    const int64_t parts = std::max<int64_t>(1, K / wanted), length = (K + parts - 1) / parts;
+    const int64_t wanted = ROWS < {FEW_ROWS} ? {PART_OF_FEW_ROWS} : {PART};
+    const int64_t parts = std::max<int64_t>(K < {PART} ? 1 : 2, K / wanted), length = (K + parts - 1) / parts;
     for (int64_t begin = 0; begin < K; begin += length) {{
         const int end = std::min<int64_t>(K, begin + length);
         c10::ForcedUnroll<ROWS * COLS>{{}}(begin_part);
@@ -78,10 +92,10 @@ IN_PARTS = rf"""
                 c10::ForcedUnroll<ROWS * COLS>{{}}(compute, k);
             }}
         }}
-        c10::ForcedUnroll<ROWS * COLS>{{}}(end_part, accum || begin, end == K);
+        c10::ForcedUnroll<ROWS * COLS>{{}}(end_part, begin == 0, end == K);
     }}
 """
-"""A sum of so many terms and of up to twice as many is one part."""
+"""What is added to the results at once."""
 
 
 def in_parts(template: str) -> str:

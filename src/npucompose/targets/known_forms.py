@@ -86,7 +86,7 @@ def _sum_over_rows(node: fx.Node) -> tuple[fx.Node, int, int] | None:
     if node.target not in (aten.sum.dim_IntList, aten.mean.dim) or node.kwargs:
         return None
     rows, dimensions = node.args[:2]
-    if not isinstance(rows, fx.Node) or not isinstance(dimensions, list) or len(dimensions) != 1 or not _is_plain(rows):
+    if not isinstance(rows, fx.Node) or not isinstance(dimensions, list) or len(dimensions) != 1 or not is_plain(rows):
         return None
     value, dimension = rows.meta["val"], dimensions[0]
     parts = None if value.dim() < 2 or value.stride(dimension) == 1 else _parts(value.shape[dimension])
@@ -110,9 +110,9 @@ def _sum_in_two(graph: fx.Graph, node: fx.Node) -> bool:
     size = sizes[dimension]
     with graph.inserting_before(node):
         sizes[dimension : dimension + 1] = [parts, size // parts]
-        inner = _called(graph, aten.sum.dim_IntList, _called(graph, aten.view.default, rows, sizes), [dimension + 1])
-        made = _called(graph, aten.sum.dim_IntList, inner, [dimension], *node.args[2:])
-        _replace(node, made if node.target is aten.sum.dim_IntList else _called(graph, aten.div.Tensor, made, size))
+        inner = called(graph, aten.sum.dim_IntList, called(graph, aten.view.default, rows, sizes), [dimension + 1])
+        made = called(graph, aten.sum.dim_IntList, inner, [dimension], *node.args[2:])
+        replace(node, made if node.target is aten.sum.dim_IntList else called(graph, aten.div.Tensor, made, size))
     return True
 
 
@@ -121,8 +121,8 @@ def _sigmoid(graph: fx.Graph, node: fx.Node) -> bool:
     if tanh is None or _is_computed_in_passing(tanh):
         return False
     with graph.inserting_before(node):
-        half = _called(graph, aten.sigmoid.default, _called(graph, aten.mul.Tensor, tanh.args[0], 2.0))
-        _replace(node, _called(graph, aten.mul.Tensor, half, 2.0))
+        half = called(graph, aten.sigmoid.default, called(graph, aten.mul.Tensor, tanh.args[0], 2.0))
+        replace(node, called(graph, aten.mul.Tensor, half, 2.0))
     if not tanh.users:
         graph.erase_node(tanh)
     return True
@@ -135,7 +135,7 @@ def _one_and_tanh(node: fx.Node) -> fx.Node | None:
     tanh = node.args[0]
     if not isinstance(tanh, fx.Node) or tanh.target is not aten.tanh.default:
         return None
-    return tanh if _is_plain(tanh) else None
+    return tanh if is_plain(tanh) else None
 
 
 def _is_computed_in_passing(tanh: fx.Node) -> bool:
@@ -154,30 +154,30 @@ def _is_computed_in_passing(tanh: fx.Node) -> bool:
 
 def _convolution(graph: fx.Graph, node: fx.Node) -> bool:
     x, weight, bias, stride, padding, dilation, transposed, output_padding, groups = node.args
-    if transposed or not all(_is_plain(part, SEQUENCE) for part in (x, weight)):
+    if transposed or not all(is_plain(part, SEQUENCE) for part in (x, weight)):
         return False
     given: list[Any] = [stride, padding, dilation, output_padding]
     over = [[more, *numbers] for more, numbers in zip((1, 0, 1, 0), given, strict=True)]
     with graph.inserting_before(node):
-        wide = [_called(graph, aten.unsqueeze.default, part, 2) for part in (x, weight)]
-        made = _called(graph, aten.convolution.default, *wide, bias, *over[:3], transposed, over[3], groups)
-        _replace(node, _called(graph, aten.squeeze.dim, made, 2))
+        wide = [called(graph, aten.unsqueeze.default, part, 2) for part in (x, weight)]
+        made = called(graph, aten.convolution.default, *wide, bias, *over[:3], transposed, over[3], groups)
+        replace(node, called(graph, aten.squeeze.dim, made, 2))
     return True
 
 
 def _cube(graph: fx.Graph, node: fx.Node) -> bool:
     x, exponent = node.args
-    if exponent != 3 or not _is_plain(x):
+    if exponent != 3 or not is_plain(x):
         return False
     with graph.inserting_before(node):
-        _replace(node, _called(graph, aten.mul.Tensor, _called(graph, aten.mul.Tensor, x, x), x))
+        replace(node, called(graph, aten.mul.Tensor, called(graph, aten.mul.Tensor, x, x), x))
     return True
 
 
 FORMS: dict[Any, Rewrite] = {aten.convolution.default: _convolution, aten.pow.Tensor_Scalar: _cube}
 
 
-def _is_plain(node: Any, dimensions: int | None = None) -> bool:
+def is_plain(node: Any, dimensions: int | None = None) -> bool:
     value = node.meta.get("val") if isinstance(node, fx.Node) else None
     return (
         isinstance(value, torch.Tensor)
@@ -188,13 +188,13 @@ def _is_plain(node: Any, dimensions: int | None = None) -> bool:
     )
 
 
-def _called(graph: fx.Graph, op: Any, *args: Any) -> fx.Node:
+def called(graph: fx.Graph, op: Any, *args: Any) -> fx.Node:
     node = graph.call_function(op, args)
     node.meta["val"] = op(*map_arg(args, lambda part: part.meta["val"]))
     return node
 
 
-def _replace(node: fx.Node, made: fx.Node) -> None:
+def replace(node: fx.Node, made: fx.Node) -> None:
     """`made` has the source of what it stands for."""
     made.meta = {**node.meta, "val": made.meta["val"]}
     node.replace_all_uses_with(made)
