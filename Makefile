@@ -87,10 +87,11 @@ test-torch:  ## what this says of target=cpu, with another torch: make test-torc
 surroundings: $(READY) wheel native  ## the same in a checkout, in a strange path, as another user, on one core, shuffled
 	OMP_NUM_THREADS=$(THREADS) $(BIN)/python -m tools.surroundings
 
+# GOMP_SPINCOUNT: the threads of a worker wait for each other without taking the cores that other workers need.
 test-full: THREADS = $(shell getconf _NPROCESSORS_ONLN)
 test-full: $(READY_EXTRAS) wheel native  ## every test, the slow ones and the optional models included
 	@$(BIN)/npucompose fetch torch_npu --version 2.14.0 || echo "make: going on without it; its tests say so and are skipped"
-	NPUCOMPOSE_TEST_EXAMPLES=all $(PYTEST) -m ''
+	NPUCOMPOSE_TEST_EXAMPLES=all GOMP_SPINCOUNT=0 $(PYTEST) -m ''
 
 test-sanitized: $(READY)  ## tests of replays, streams and threads, the native library under ASan and UBSan, then under TSan
 	$(BIN)/python -m tools.sanitized

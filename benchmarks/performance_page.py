@@ -30,8 +30,8 @@ be warm). The *kernel floor* of a recording is what its kernels take by themselv
 64 KiB and more outside of the pool finds it as cold as in a replay).
 
 Intel Xeon's figures are older: there a part of a sum has 192 terms and few rows one register, a weight that a model has
-once is hot when libraries are tried, oneDNN is tried for constant matrices in place of Inductor's template, and that
-template computes a GELU with a tanh.
+once is hot when libraries are tried, oneDNN is tried for constant matrices in place of Inductor's template, that
+template computes a GELU with a tanh, and a batch norm is folded in float32.
 
 Each machine has a page of its own with times, quartiles, errors, memory, versions and the reasons where there is no
 figure: {links}.

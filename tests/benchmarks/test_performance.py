@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import sys
 from pathlib import Path
 from typing import Any
@@ -262,11 +263,18 @@ def test_memory_is_what_the_process_holds_beyond_what_it_held_before(monkeypatch
     import memory
     from subject import Ready, Subject, Unavailable
 
-    held = []
+    held: list[mmap.mmap] = []
+
+    def taken(mebibytes: int) -> mmap.mmap:
+        """Of the system, whatever the heap has left."""
+        memory = mmap.mmap(-1, mebibytes << 20)
+        for _ in range(mebibytes):
+            memory.write(b"x" * (1 << 20))
+        return memory
 
     def wasteful(subject: Subject) -> Ready:
-        torch.ones(96 << 20, dtype=torch.uint8)
-        held.append(torch.ones(32 << 20, dtype=torch.uint8))
+        held.append(taken(32))
+        taken(64).close()
         return Ready(call=subject.module, pool_bytes=3, packed_bytes=5)
 
     def missing(subject: Subject) -> Ready:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import re
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -92,6 +93,17 @@ def test_where_the_system_gives_up_the_pages_are_asked_for_one_at_a_time(monkeyp
     move_to_huge_pages([(0, AT_ONCE + 2 * HUGE)])
     alone = [(at, HUGE) for at in range(0, AT_ONCE, HUGE)]
     assert asked == [(0, AT_ONCE), *alone, (AT_ONCE, 2 * HUGE)]
+
+
+@pytest.mark.parametrize("moves", [True, False])
+def test_whether_any_weights_were_moved_is_known(monkeypatch: pytest.MonkeyPatch, moves: bool) -> None:
+    moved = threading.Event()
+    monkeypatch.setattr(huge_pages, "MOVED", moved)
+    monkeypatch.setattr(huge_pages, "collapse_call", lambda: lambda *_: 0 if moves else -1)
+    move_to_huge_pages([(0, LEAST - 1)])
+    assert not moved.is_set()
+    move_to_huge_pages([(0, LEAST)])
+    assert moved.is_set() == moves
 
 
 def test_where_the_system_has_no_such_call_nothing_happens(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,6 +16,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import sys
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -33,6 +34,8 @@ LEAST = 8 << 20
 AT_ONCE = 16 * HUGE
 LIMIT_S = 1.0
 MADV_COLLAPSE = 25
+MOVED = threading.Event()
+"""Set once weights of a recording of this process lie on huge pages."""
 
 
 @functools.cache
@@ -69,7 +72,9 @@ def move_to_huge_pages(spans: Iterable[tuple[int, int]]) -> None:
     left = deque(part for begin, end in whole_pages(known) for part in _parts(begin, end, AT_ONCE))
     while left and time.monotonic() <= until:
         begin, end = left.popleft()
-        if collapse(begin, end - begin) != 0 and end - begin > HUGE:
+        if collapse(begin, end - begin) == 0:
+            MOVED.set()
+        elif end - begin > HUGE:
             left.extendleft(reversed([*_parts(begin, end, HUGE)]))
 
 
