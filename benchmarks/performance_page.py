@@ -31,9 +31,10 @@ be warm). The *kernel floor* of a recording is what its kernels take by themselv
 
 Intel Xeon's figures are older: there a part of a sum has 192 terms and few rows one register, a weight that a model has
 once is hot when libraries are tried, oneDNN is tried for constant matrices in place of Inductor's template, that
-template computes a GELU with a tanh, and a batch norm is folded in float32.
+template computes a GELU with a tanh, and a batch norm is folded in float32. AMD EPYC's figures of gpt_prefill,
+moe_shared_expert, minilm, unet and gpt2 are of sources in which 64 to 127 terms are one part, as well.
 
-Each machine has a page of its own with times, quartiles, errors, memory, versions and the reasons where there is no
+Each machine has a page of its own with times, quartiles, errors, versions and the reasons where there is no
 figure: {links}.
 MKL, which multiplies for eager, leaves half of the vector unit of an AMD EPYC idle and all of an Intel Xeon's busy, so
 that speed-ups over eager are smaller there.
@@ -60,10 +61,11 @@ that speed-ups over eager are smaller there.
 MEMORY_HEAD = """
 ## Memory
 
-Written by `python benchmarks/memory.py`, a process for each cell, one thread. What the process holds after eight calls
-beyond what it held when eager had been called once (code of compilers and libraries is in it), then the most that it
-held in between; of it the weights that are kept beside the model's own, folded or packed for a library, and the
-replayer's planned pool. The weights of a model themselves are in none of it. {where}
+Written by `python benchmarks/memory.py`, a process for each cell, one thread, with everything that an earlier one has
+left in caches. What the process holds after eight calls beyond what it held when eager had been called once (code of
+compilers and libraries is in it), then the most that it held in between; of it the weights that are kept beside the
+model's own, folded or packed for a library, and the replayer's planned pool. The weights of a model themselves are in
+none of it. {where}
 """
 DETAILS_HEAD = """# Performance on {machine}
 
