@@ -226,7 +226,7 @@ def _memory(row: Row) -> str:
     """What the process holds, the most that it held, and what of it is known."""
     if "held_bytes" not in row:
         return ""
-    held, peak = (f"{row[which] / 2**20:.0f}" for which in ("held_bytes", "peak_bytes"))
+    held, peak = (round(row[which] / 2**20) for which in ("held_bytes", "peak_bytes"))
     parts = [f"{held} ({peak}) MiB"]
     if row["packed_bytes"]:
         parts.append(f"packed {row['packed_bytes'] / 2**20:.1f} MiB")
