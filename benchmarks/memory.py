@@ -27,7 +27,7 @@ def measured(model: str, name: str) -> dict[str, Any]:
     """One candidate of one model, in this process."""
     import torch
     from candidates import CANDIDATES
-    from performance import subject_of
+    from performance import reason_of, subject_of
     from subject import Unavailable
 
     make = CANDIDATES[name]
@@ -45,7 +45,7 @@ def measured(model: str, name: str) -> dict[str, Any]:
         except Unavailable as why:
             return {"why_not": str(why)}
         except Exception as error:  # noqa: BLE001  whatever a library raises is why it has no figure
-            return {"why_not": f"{type(error).__name__}: {' '.join(str(error).split())}"[:160]}
+            return {"why_not": reason_of(error)}
         gc.collect()
         return {
             "held_bytes": _bytes("VmRSS") - before,
@@ -78,10 +78,9 @@ def main() -> int:
     arguments = parser.parse_args()
     sys.path.insert(0, str(HERE))
     from candidates import CANDIDATES
-    from performance import MEMORY, MODELS, surroundings, written
+    from performance import MEMORY, MODELS, refuse_unknown, surroundings, written
 
-    if wrong := [model for model in arguments.models if model not in MODELS]:
-        parser.error(f"unknown model {', '.join(wrong)}; choose from {', '.join(MODELS)}")
+    refuse_unknown(parser, arguments.models)
     if not STATUS.exists():
         parser.error("only Linux tells what a process has in memory")
     if arguments.here:

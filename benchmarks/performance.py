@@ -196,11 +196,15 @@ def _made(make: Callable[..., Any], subject: Any, expected: Expected) -> tuple[d
     except Unavailable as why:
         return {"why_not": str(why)}, None
     except Exception as error:  # noqa: BLE001  whatever a library raises is why it has no figure
-        words = " ".join(str(error).split())
-        return {"why_not": f"{type(error).__name__}: {words}"[:160]}, None
+        return {"why_not": reason_of(error)}, None
     gc.collect()
     row = {"made_s": took, **compared}
     return (row, made) if why_not is None else ({**row, "why_not": why_not[:160]}, None)
+
+
+def reason_of(error: Exception) -> str:
+    """Why there is no figure, in one line for a cell."""
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"[:160]
 
 
 def _timed(call: Callable[..., Any], inputs: Sequence[Any]) -> tuple[float, list[Any]]:
@@ -292,6 +296,11 @@ def _measured(model: str, threads: int, seconds: float) -> dict[str, Any]:
             without[name] = f"it ends the process: {signal.Signals(-done.returncode).name}"
 
 
+def refuse_unknown(parser: argparse.ArgumentParser, models: Sequence[str]) -> None:
+    if wrong := [model for model in models if model not in MODELS]:
+        parser.error(f"unknown model {', '.join(wrong)}; choose from {', '.join(MODELS)}")
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("models", nargs="*", metavar="model", help=", ".join(MODELS))
@@ -303,8 +312,7 @@ def main() -> int:
     parser.add_argument("--here", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--without", type=json.loads, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
-    if wrong := [model for model in arguments.models if model not in MODELS]:
-        parser.error(f"unknown model {', '.join(wrong)}; choose from {', '.join(MODELS)}")
+    refuse_unknown(parser, arguments.models)
     if arguments.here:
         model, threads = arguments.models[0], arguments.threads[0]
         print(json.dumps(measure(model, threads, arguments.seconds, arguments.without, arguments.here)))

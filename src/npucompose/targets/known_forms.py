@@ -178,6 +178,7 @@ FORMS: dict[Any, Rewrite] = {aten.convolution.default: _convolution, aten.pow.Te
 
 
 def is_plain(node: Any, dimensions: int | None = None) -> bool:
+    """Whether it is a float32 tensor on the CPU whose sizes are numbers, of so many dimensions where that is said."""
     value = node.meta.get("val") if isinstance(node, fx.Node) else None
     return (
         isinstance(value, torch.Tensor)
@@ -189,13 +190,14 @@ def is_plain(node: Any, dimensions: int | None = None) -> bool:
 
 
 def called(graph: fx.Graph, op: Any, *args: Any) -> fx.Node:
+    """A call of `op` where `graph` inserts, with its value in `meta["val"]`; `args` may hold nodes that have theirs."""
     node = graph.call_function(op, args)
     node.meta["val"] = op(*map_arg(args, lambda part: part.meta["val"]))
     return node
 
 
 def replace(node: fx.Node, made: fx.Node) -> None:
-    """`made` has the source of what it stands for."""
+    """Put `made` in the place of `node`, which is erased; it has the source of what it stands for."""
     made.meta = {**node.meta, "val": made.meta["val"]}
     node.replace_all_uses_with(made)
     node.graph.erase_node(node)
