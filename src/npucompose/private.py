@@ -71,12 +71,14 @@ def read(file: Path, root: Path) -> str | None:
     return file.read_text(encoding="utf-8") if file.is_file() and doubt(file, root) is None else None
 
 
-def keep(file: Path, root: Path, content: str | bytes) -> None:
+def keep(file: Path, root: Path, *content: str | bytes | memoryview) -> None:
     """Write a file whole or not at all; where nothing can be kept, there is none the next time."""
     with suppress(OSError):
         make(file.parent, root)
         beside = file.with_suffix(f".{os.getpid()}")
-        beside.write_bytes(content.encode() if isinstance(content, str) else content)
+        with beside.open("wb") as stream:
+            for part in content:
+                stream.write(part.encode() if isinstance(part, str) else part)
         close(file.parent)
         beside.replace(file)
 

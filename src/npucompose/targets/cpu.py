@@ -300,7 +300,8 @@ class CpuTarget(Target):
         kept: KeptGraph | None = None,
         watch: Watch | None = None,
     ) -> Callable[..., Any]:
-        from npucompose.targets import attention, batched, folded_scales, freed_memory, inductor, known_forms, linears
+        from npucompose.replay.memory.freed_memory import hand_back
+        from npucompose.targets import attention, batched, folded_scales, inductor, known_forms, linears
 
         def unpacked(aot: fx.GraphModule) -> None:
             folded_scales.fold_scales(aot, folded_scales.frozen_inputs(aot.graph))
@@ -321,7 +322,7 @@ class CpuTarget(Target):
         )  # fmt: skip
         for compilation in backend.made[known:]:
             compilation.winners = winners.found
-        freed_memory.hand_back()
+        hand_back()
         return compiled
 
     def restored(

@@ -44,23 +44,35 @@ class KeptFiles:
 def write(place: Path, facts: Mapping[str, Any], plan: WrittenPlan) -> None:
     """The facts last: they name the other files, with a digest of each."""
     root, libraries = cache_dir(), list[str]()
-    content = bytearray()
-    sizes: list[int] = []
-    for constant in plan.constants:
-        storage = constant.untyped_storage()
-        content += bytes(-len(content) % ALIGNED)
-        if storage.nbytes():
-            content += ctypes.string_at(storage.data_ptr(), storage.nbytes())
-        sizes.append(storage.nbytes())
+    storages = [constant.untyped_storage() for constant in plan.constants]
+    found = hashlib.sha256()
+    for part in _content(storages):
+        found.update(part)
     for library in plan.libraries:
         code = Path(library).read_bytes()
         name = f"{hashlib.sha256(code).hexdigest()[:32]}.so"
         if not (place.parent / name).is_file():
             private.keep(place.parent / name, root, code)
         libraries.append(name)
-    private.keep(place.with_suffix(".bin"), root, bytes(content))
-    more = {"libraries": libraries, "sizes": sizes, "digest": hashlib.sha256(content).hexdigest()}
+    private.keep(place.with_suffix(".bin"), root, *_content(storages))
+    sizes = [storage.nbytes() for storage in storages]
+    more = {"libraries": libraries, "sizes": sizes, "digest": found.hexdigest()}
     private.keep(place.with_suffix(".json"), root, json.dumps({**facts, **more}))
+
+
+def _content(storages: Sequence[torch.UntypedStorage]) -> Iterator[bytes | memoryview]:
+    """What the file of constants consists of: where they lie in memory, of which no copy is made."""
+    at = 0
+    for storage in storages:
+        yield bytes(-at % ALIGNED)
+        yield _bytes_of(storage)
+        at += -at % ALIGNED + storage.nbytes()
+
+
+def _bytes_of(storage: torch.UntypedStorage) -> memoryview:
+    """The memory itself, which outlives the view as long as the storage does."""
+    own = (ctypes.c_char * storage.nbytes()).from_address(storage.data_ptr()) if storage.nbytes() else bytearray()
+    return memoryview(own).cast("B")
 
 
 def facts_in(file: Path) -> dict[str, Any]:
@@ -78,24 +90,30 @@ def read(place: Path, facts: Mapping[str, Any]) -> KeptFiles | None:
     content = place.with_suffix(".bin")
     if any(not file.is_file() or private.doubt(file, cache_dir()) for file in (content, *libraries)):
         return None
-    data = content.read_bytes()
-    if hashlib.sha256(data).hexdigest() != facts["digest"]:
+    constants = _constants(content, facts["sizes"], facts["digest"])
+    if constants is None:
         return None
     if any(hashlib.sha256(file.read_bytes()).hexdigest()[:32] != file.stem for file in set(libraries)):
         return None
     with suppress(OSError):
         content.touch()
-    return KeptFiles(constants=list(_storages(data, facts["sizes"])), libraries=[str(file) for file in libraries])
+    return KeptFiles(constants=constants, libraries=[str(file) for file in libraries])
 
 
-def _storages(data: bytes, sizes: Sequence[int]) -> Iterator[torch.UntypedStorage]:
-    at = 0
-    for nbytes in sizes:
-        at += -at % ALIGNED
-        storage = torch.empty(nbytes, dtype=torch.uint8).untyped_storage()
-        ctypes.memmove(storage.data_ptr(), data[at : at + nbytes], nbytes)
-        at += nbytes
-        yield storage
+def _constants(file: Path, sizes: Sequence[int], digest: str) -> list[torch.UntypedStorage] | None:
+    """Read to where they will lie; None for a file that is not the one of `digest`."""
+    found, storages = hashlib.sha256(), list[torch.UntypedStorage]()
+    with file.open("rb") as stream:
+        for nbytes in sizes:
+            storage = torch.empty(nbytes, dtype=torch.uint8).untyped_storage()
+            memory = _bytes_of(storage)
+            found.update(stream.read(-stream.tell() % ALIGNED))
+            if stream.readinto(memory) != nbytes:
+                return None
+            found.update(memory)
+            storages.append(storage)
+        found.update(stream.read())
+    return storages if found.hexdigest() == digest else None
 
 
 def make_room(folder: Path, newest: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import hashlib
 from collections.abc import Sequence
 
@@ -11,6 +10,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from npucompose.machine import cpu_model
 from npucompose.replay import gate
+from npucompose.targets.weight_pages import file_mappings, pieces
 
 MOST_BYTES = 1 << 28
 """Of the weights of a graph that is kept: as much again may lie on the disk, in the forms that kernels want it in."""
@@ -21,11 +21,13 @@ def digest_of(weights: Sequence[torch.Tensor]) -> str | None:
     if sum(weight.nbytes for weight in weights if not gate.why_not(weight)) > MOST_BYTES:
         return None
     found = hashlib.blake2b(f"{cpu_model()}, {torch.get_num_threads()} threads".encode())
+    mappings = file_mappings()
     with _disable_current_modes(), torch.no_grad():
         for weight in weights:
             if gate.why_not(weight):
                 return None
             plain = weight.detach().contiguous()
             found.update(repr((weight.dtype, tuple(weight.shape), weight.stride())).encode())
-            found.update((ctypes.c_char * plain.nbytes).from_address(plain.data_ptr()) if plain.nbytes else b"")
+            for piece in pieces(plain.data_ptr(), plain.nbytes, mappings):
+                found.update(piece)
     return found.hexdigest()

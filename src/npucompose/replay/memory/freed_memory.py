@@ -8,7 +8,6 @@ huge pages apart in doing so, on which the weights of recordings may lie with fr
 from __future__ import annotations
 
 import ctypes
-import gc
 import sys
 
 from npucompose.replay.memory.huge_pages import MOVED
@@ -21,6 +20,5 @@ def hand_back() -> bool:
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is None:
         return False
-    gc.collect()
     trim(0)
     return True
