@@ -11,8 +11,9 @@ import pytest
 import torch
 
 import npucompose
-from npucompose.targets import freed_memory
-from npucompose.targets.freed_memory import hand_back
+from npucompose.replay import captured_graph
+from npucompose.replay.memory import freed_memory
+from npucompose.replay.memory.freed_memory import hand_back
 
 PIECE, PIECES = 1024, 64 << 10
 FUSED = ("mode=max-autotune", "inductor.max_autotune=false", "target.measuring=never")
@@ -66,12 +67,17 @@ def test_another_c_library_keeps_it(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not hand_back()
 
 
-def test_it_is_handed_back_behind_each_compilation_of_max_autotune(monkeypatch: pytest.MonkeyPatch) -> None:
-    called: list[bool] = []
-    monkeypatch.setattr(freed_memory, "hand_back", lambda: called.append(True))
+def test_it_is_handed_back_behind_a_compilation_and_behind_a_recording(monkeypatch: pytest.MonkeyPatch) -> None:
+    called: list[str] = []
+    monkeypatch.setattr(freed_memory, "hand_back", lambda: called.append("compiled"))
+    monkeypatch.setattr(captured_graph, "hand_back", lambda: called.append("recorded"))
+    monkeypatch.setattr(captured_graph, "move_to_huge_pages", lambda spans: called.append("weights moved"))
     module, x = torch.nn.Linear(4, 4).requires_grad_(False), torch.ones(2, 4)
+    recording = ["recorded", "weights moved"]
     with torch.no_grad():
         npucompose.compile(module, "mode=reduce-overhead")(x)
-        assert called == []
+        assert called == recording
+        npucompose.compile(module, *FUSED, "inductor.replay=wrapper")(x)
+        assert called == [*recording, "compiled"]
         npucompose.compile(module, *FUSED)(x)
-    assert called == [True]
+    assert called == [*recording, "compiled", "compiled", *recording]

@@ -83,7 +83,8 @@ def _memory(begin: int, end: int) -> memoryview:
 def _opened(mapping: FileMapping, stack: ExitStack) -> int | None:
     """None where the path names another file by now, or no plain one."""
     with suppress(OSError):
-        file = stack.enter_context(open(mapping.path, "rb", buffering=0)).fileno()
+        file = os.open(mapping.path, os.O_RDONLY)
+        stack.callback(os.close, file)
         now = os.fstat(file)
         same = stat.S_ISREG(now.st_mode) and (now.st_dev, now.st_ino) == (mapping.device, mapping.inode)
         return file if same else None
