@@ -28,6 +28,12 @@ def static_inputs(backend: Backend, aot: fx.GraphModule) -> frozenset[int]:
     return backend.fixed(aot, getattr(metadata, "static_input_indices", None) or ())
 
 
+def traced_weights(context: TracingContext | None) -> list[torch.Tensor | None]:
+    """The parameters and buffers of the graph under compilation, its first inputs; None for each that freezing has made a
+    constant. Empty where no torch.compile is at work."""
+    return list(getattr(context, "params_flat", None) or ())
+
+
 def changed_by_a_plain_wrapper() -> tuple[torch.Tensor | int, ...] | None:
     """Of the graph for inference that is under compilation: what AOTAutograd's wrapper raises the version of after each
     call (a parameter or buffer that the graph has from Dynamo, or the number of one of Dynamo's inputs), where it does
@@ -50,7 +56,7 @@ def changed_by_a_plain_wrapper() -> tuple[torch.Tensor | int, ...] | None:
         return None
     if not all(made) or any(more) or any(modes) or modes[0] is not None:
         return None
-    weights: list[Any] = list(getattr(context, "params_flat", None) or ())
+    weights: list[Any] = traced_weights(context)
     return tuple(weights[at] if at < len(weights) else at - len(weights) for at in changed)
 
 

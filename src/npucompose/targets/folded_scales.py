@@ -18,6 +18,7 @@ from attrs import define, field
 from torch import fx
 from torch._guards import TracingContext
 
+from npucompose.targets.aot import traced_weights
 from npucompose.targets.known_forms import called, is_plain, replace
 
 aten, prims = torch.ops.aten, torch.ops.prims
@@ -36,8 +37,7 @@ CONVERTED = prims.convert_element_type.default
 def frozen_inputs(graph: fx.Graph) -> list[fx.Node]:
     """The placeholders that freezing will make constants of: parameters and buffers that the graph neither writes nor
     returns. None where no torch.compile is at work."""
-    context = TracingContext.try_get()
-    count = len(getattr(context, "params_flat", None) or ())
+    count = len(traced_weights(TracingContext.try_get()))
     return [node for node in graph.find_nodes(op="placeholder")[:count] if not any(map(_keeps, node.users))]
 
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import attrs
 import torch
 from torch._functorch import config as functorch_config
+from torch._guards import TracingContext
 from torch._inductor import config as inductor_config
 from torch._inductor.codecache import PyCodeCache
 from torch._inductor.compile_fx import compile_fx, compile_fx_inner
@@ -26,7 +27,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from npucompose.replay.interface import LowerRequest
 from npucompose.streams import strip
 from npucompose.targets import inductor_cache, unfused
-from npucompose.targets.aot import changed_by_a_plain_wrapper
+from npucompose.targets.aot import changed_by_a_plain_wrapper, traced_weights
 from npucompose.targets.cold_products import constants_of
 from npucompose.targets.in_place import ScatterInPlace
 from npucompose.targets.inductor_choices import choosing
@@ -240,11 +241,7 @@ def _unfrozen(watch: Watch | None) -> dict[str, bool]:
 
 def _kept() -> set[int]:
     """Ids of the weights that Inductor has left as inputs of the graph: those that it writes to or returns."""
-    from torch._guards import TracingContext
-
-    context = TracingContext.try_get()
-    left: Any = None if context is None else context.params_flat
-    return {id(tensor) for tensor in left or () if tensor is not None}
+    return {id(tensor) for tensor in traced_weights(TracingContext.try_get()) if tensor is not None}
 
 
 def _forget_code(modules: Sequence[ModuleType]) -> None:

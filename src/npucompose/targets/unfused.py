@@ -21,6 +21,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from npucompose.graphs.recordable import name_of, refused_by_recordings
 from npucompose.replay.executor.trial import why_only_once
 from npucompose.streams import strip
+from npucompose.targets.aot import traced_weights
 
 if TYPE_CHECKING:
     from npucompose.targets.compilation import Backend
@@ -53,7 +54,7 @@ def unfused(
         aot = _traced(backend, dynamo, example_inputs)
     for node, _ in refused_by_recordings(aot.graph, "cpu"):
         raise Untraced(f"cannot be recorded whole: {name_of(node)}")
-    weights = list(getattr(context, "params_flat", None) or ())
+    weights = traced_weights(context)
     wanted = [node.name for node in fused.graph.find_nodes(op="placeholder")]
     places = {node.name: place for place, node in enumerate(aot.graph.find_nodes(op="placeholder"))}
     if not places.keys() >= set(wanted) or [*sorted(wanted, key=places.__getitem__)] != wanted:
