@@ -29,8 +29,8 @@ def static_inputs(backend: Backend, aot: fx.GraphModule) -> frozenset[int]:
 
 
 def traced_weights(context: TracingContext | None) -> list[torch.Tensor | None]:
-    """The parameters and buffers of the graph under compilation, its first inputs; None for each that freezing has made a
-    constant. Empty where no torch.compile is at work."""
+    """The parameters and buffers of the graph under compilation, its first inputs; None for each that freezing has made
+    a constant. Empty where no torch.compile is at work."""
     return list(getattr(context, "params_flat", None) or ())
 
 
