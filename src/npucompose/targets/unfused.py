@@ -62,9 +62,10 @@ def unfused(
     for node in aot.graph.find_nodes(op="placeholder"):
         if node.name not in wanted:
             place = places[node.name]
-            if place >= len(weights) or not isinstance(weights[place], torch.Tensor):
+            weight = weights[place] if place < len(weights) else None
+            if weight is None:
                 raise Untraced("takes other inputs")
-            _make_constant(aot, node, weights[place])
+            _make_constant(aot, node, weight)
     aot.recompile()
     return aot
 
