@@ -5,6 +5,7 @@ A schema and its tags are read once for each operator: a capture asks for every 
 
 from __future__ import annotations
 
+import ctypes
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
@@ -222,6 +223,11 @@ def _row_major(shape: Sequence[int]) -> tuple[int, ...]:
 def copy_of(tensor: torch.Tensor) -> torch.Tensor:
     """The same values in memory of their own, laid out alike, with all that lies around them."""
     return layout_of(tensor).over(tensor.untyped_storage().clone())
+
+
+def memory_at(address: int, nbytes: int) -> memoryview:
+    """Memory of somebody else's, to be read and written as long as it is there."""
+    return memoryview((ctypes.c_char * nbytes).from_address(address) if nbytes else bytearray()).cast("B")
 
 
 def over(address: int, nbytes: int) -> torch.UntypedStorage:

@@ -38,6 +38,7 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from npucompose.errors import FrozenWeightError
 from npucompose.replay import gate
+from npucompose.replay.operands import memory_at
 
 if TYPE_CHECKING:
     from torch import fx
@@ -142,7 +143,7 @@ def _sample(tensor: torch.Tensor) -> memoryview | None:
     extent = (sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True)) + 1) * tensor.element_size()
     taken = min(SAMPLE, extent)
     begin = tensor.data_ptr() + (extent - taken) // 2
-    return memoryview((ctypes.c_char * taken).from_address(begin))
+    return memory_at(begin, taken)
 
 
 _VERSION = attrgetter("_version")

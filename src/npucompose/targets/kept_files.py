@@ -6,7 +6,6 @@ and what is not what was written, is not there.
 
 from __future__ import annotations
 
-import ctypes
 import hashlib
 import json
 import shutil
@@ -20,6 +19,7 @@ from attrs import frozen
 
 from npucompose import private
 from npucompose.machine import cache_dir
+from npucompose.replay.operands import memory_at
 from npucompose.replay.written_plan import WrittenPlan
 
 FOLDER = "graphs"
@@ -65,14 +65,8 @@ def _content(storages: Sequence[torch.UntypedStorage]) -> Iterator[bytes | memor
     at = 0
     for storage in storages:
         yield bytes(-at % ALIGNED)
-        yield _bytes_of(storage)
+        yield memory_at(storage.data_ptr(), storage.nbytes())
         at += -at % ALIGNED + storage.nbytes()
-
-
-def _bytes_of(storage: torch.UntypedStorage) -> memoryview:
-    """The memory itself, which outlives the view as long as the storage does."""
-    own = (ctypes.c_char * storage.nbytes()).from_address(storage.data_ptr()) if storage.nbytes() else bytearray()
-    return memoryview(own).cast("B")
 
 
 def facts_in(file: Path) -> dict[str, Any]:
@@ -106,7 +100,7 @@ def _constants(file: Path, sizes: Sequence[int], digest: str) -> list[torch.Unty
     with file.open("rb") as stream:
         for nbytes in sizes:
             storage = torch.empty(nbytes, dtype=torch.uint8).untyped_storage()
-            memory = _bytes_of(storage)
+            memory = memory_at(storage.data_ptr(), storage.nbytes())
             found.update(stream.read(-stream.tell() % ALIGNED))
             if stream.readinto(memory) != nbytes:
                 return None

@@ -8,7 +8,6 @@ the kernel's admin-guide/mm/pagemap); where it does not, everything is read wher
 
 from __future__ import annotations
 
-import ctypes
 import mmap
 import os
 import stat
@@ -21,6 +20,8 @@ from operator import attrgetter
 from pathlib import Path
 
 from attrs import frozen
+
+from npucompose.replay.operands import memory_at
 
 PAGE = mmap.PAGESIZE
 PIECE = 1 << 20
@@ -62,7 +63,7 @@ def pieces(begin: int, nbytes: int, mappings: Sequence[FileMapping]) -> Iterator
     end = begin + nbytes
     place = bisect_right(mappings, begin, key=attrgetter("begin")) - 1
     if place < 0 or end > mappings[place].end:
-        yield _memory(begin, end)
+        yield memory_at(begin, nbytes)
         return
     mapping = mappings[place]
     with ExitStack() as stack:
@@ -72,12 +73,7 @@ def pieces(begin: int, nbytes: int, mappings: Sequence[FileMapping]) -> Iterator
             if absent and file is not None:
                 read = os.pread(file, last - first, mapping.offset + first - mapping.begin)
                 whole = read if len(read) == last - first else None
-            yield _memory(first, last) if whole is None else whole
-
-
-def _memory(begin: int, end: int) -> memoryview:
-    own = (ctypes.c_char * (end - begin)).from_address(begin) if begin < end else bytearray()
-    return memoryview(own).cast("B")
+            yield memory_at(first, last - first) if whole is None else whole
 
 
 def _opened(mapping: FileMapping, stack: ExitStack) -> int | None:
