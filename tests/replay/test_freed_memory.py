@@ -1,17 +1,16 @@
-"""What compiling has freed goes back to the system, until weights lie on huge pages."""
+"""What compiling has freed goes back to the system."""
 
 from __future__ import annotations
 
 import ctypes
 import sys
-import threading
 from pathlib import Path
 
 import pytest
 import torch
 
 import npucompose
-from npucompose.replay import captured_graph
+from npucompose.replay.front import generated_cache
 from npucompose.replay.memory import freed_memory
 from npucompose.replay.memory.freed_memory import hand_back
 
@@ -20,14 +19,6 @@ FUSED = ("mode=max-autotune", "inductor.max_autotune=false", "target.measuring=n
 glibc = pytest.mark.skipif(
     not (sys.platform.startswith("linux") and hasattr(ctypes.CDLL(None), "malloc_trim")), reason="only glibc has it"
 )
-
-
-@pytest.fixture(autouse=True)
-def moved(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
-    """What stands for `MOVED`; other tests of this process have moved weights."""
-    event = threading.Event()
-    monkeypatch.setattr(freed_memory, "MOVED", event)
-    return event
 
 
 def resident() -> int:
@@ -47,17 +38,17 @@ def leave_free_memory_behind() -> None:
 
 
 @glibc
-def test_free_memory_is_handed_back_until_weights_lie_on_huge_pages(moved: threading.Event) -> None:
+def test_free_memory_is_handed_back_and_weights_are_put_right(monkeypatch: pytest.MonkeyPatch) -> None:
+    put_right: list[int] = []
+    monkeypatch.setattr(freed_memory, "move_again", lambda: put_right.append(resident()))
     hand_back()
     before = resident()
     leave_free_memory_behind()
     assert resident() > before + PIECE * PIECES // 2
-    moved.set()
-    assert not hand_back()
-    assert resident() > before + PIECE * PIECES // 2
-    moved.clear()
     assert hand_back()
     assert resident() < before + PIECE * PIECES // 4
+    assert len(put_right) == 2
+    assert put_right[1] < before + PIECE * PIECES // 4, "after the memory has gone back, which takes huge pages apart"
 
 
 def test_another_c_library_keeps_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -67,17 +58,21 @@ def test_another_c_library_keeps_it(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not hand_back()
 
 
-def test_it_is_handed_back_behind_a_compilation_and_behind_a_recording(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_is_handed_back_behind_a_compilation_and_behind_its_first_recording(monkeypatch: pytest.MonkeyPatch) -> None:
     called: list[str] = []
     monkeypatch.setattr(freed_memory, "hand_back", lambda: called.append("compiled"))
-    monkeypatch.setattr(captured_graph, "hand_back", lambda: called.append("recorded"))
-    monkeypatch.setattr(captured_graph, "move_to_huge_pages", lambda spans: called.append("weights moved"))
-    module, x = torch.nn.Linear(4, 4).requires_grad_(False), torch.ones(2, 4)
-    recording = ["recorded", "weights moved"]
+    monkeypatch.setattr(generated_cache, "hand_back", lambda: called.append("recorded"))
+    module = torch.nn.Linear(4, 4).requires_grad_(False)
+
+    def called_by(*overrides: str) -> list[str]:
+        """With three signatures, of one graph."""
+        called.clear()
+        compiled = npucompose.compile(module, "shapes=dynamic", *overrides)
+        for rows in (2, 3, 4):
+            compiled(torch.ones(rows, 4))
+        return called
+
     with torch.no_grad():
-        npucompose.compile(module, "mode=reduce-overhead")(x)
-        assert called == recording
-        npucompose.compile(module, *FUSED, "inductor.replay=wrapper")(x)
-        assert called == [*recording, "compiled"]
-        npucompose.compile(module, *FUSED)(x)
-    assert called == [*recording, "compiled", "compiled", *recording]
+        assert called_by("mode=reduce-overhead") == []
+        assert called_by(*FUSED, "inductor.replay=wrapper") == ["compiled"]
+        assert called_by(*FUSED) == ["compiled", "recorded"]

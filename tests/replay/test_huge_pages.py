@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 import re
 import sys
-import threading
 from collections.abc import Callable
 from pathlib import Path
+from weakref import WeakKeyDictionary
 
 import pytest
 import torch
@@ -97,18 +98,14 @@ def test_where_the_system_gives_up_the_pages_are_asked_for_one_at_a_time(monkeyp
 
 @pytest.mark.parametrize("moves", [True, False])
 def test_whether_any_weights_were_moved_is_known(monkeypatch: pytest.MonkeyPatch, moves: bool) -> None:
-    moved = threading.Event()
-    monkeypatch.setattr(huge_pages, "MOVED", moved)
     monkeypatch.setattr(huge_pages, "collapse_call", lambda: lambda *_: 0 if moves else -1)
-    move_to_huge_pages([(0, LEAST - 1)])
-    assert not moved.is_set()
-    move_to_huge_pages([(0, LEAST)])
-    assert moved.is_set() == moves
+    assert not move_to_huge_pages([(0, LEAST - 1)])
+    assert move_to_huge_pages([(0, LEAST)]) == moves
 
 
 def test_where_the_system_has_no_such_call_nothing_happens(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(huge_pages, "collapse_call", lambda: None)
-    move_to_huge_pages([(0, LEAST)])
+    assert not move_to_huge_pages([(0, LEAST)])
     monkeypatch.undo()
     huge_pages.collapse_call.cache_clear()
     monkeypatch.setattr(sys, "platform", "darwin")
@@ -168,6 +165,37 @@ def on_huge_pages(tensor: torch.Tensor) -> int:
         elif inside and line.startswith("AnonHugePages:"):
             return int(line.split()[1]) << 10
     raise AssertionError("it lies nowhere")
+
+
+def test_weights_are_moved_again_as_long_as_the_recording_lives(
+    monkeypatch: pytest.MonkeyPatch, collapsed: list[tuple[int, int]]
+) -> None:
+    monkeypatch.setattr(huge_pages, "_MOVED", WeakKeyDictionary())
+    x, weights = torch.randn(8, 2048), [torch.randn(2048, 2048) for _ in range(2)]
+    captured = [CapturedGraph.capture(traced(torch.matmul, x, w), [x, w], static=frozenset({1})) for w in weights]
+    for weight in weights:
+        assert lies_in(weight, collapsed)
+    collapsed.clear()
+    huge_pages.move_again()
+    assert [lies_in(weight, collapsed) for weight in weights] == [True, True]
+    collapsed.clear()
+    del captured[0]
+    gc.collect()
+    huge_pages.move_again()
+    assert [lies_in(weight, collapsed) for weight in weights] == [False, True]
+
+
+def test_what_could_not_be_moved_is_not_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[int, int]] = []
+    monkeypatch.setattr(huge_pages, "_MOVED", WeakKeyDictionary())
+    monkeypatch.setattr(huge_pages, "collapse_call", lambda: lambda *span: asked.append(span) or -1)
+    x, weight = torch.randn(8, 2048), torch.randn(2048, 2048)
+    captured = CapturedGraph.capture(traced(torch.matmul, x, weight), [x, weight], static=frozenset({1}))
+    assert asked
+    asked.clear()
+    huge_pages.move_again()
+    assert asked == []
+    assert same(captured.replay(x, weight), [x @ weight])
 
 
 @linux

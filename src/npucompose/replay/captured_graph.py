@@ -28,8 +28,7 @@ from npucompose.replay.executor.portable import Front, PythonFront
 from npucompose.replay.executor.trial import ONE_STREAM, ExecutorName, Executors, PlanTrial
 from npucompose.replay.gate import isolated_capture
 from npucompose.replay.memory.arena import Arena, OneAtATime, memory_errors_in_words, pool_bytes, within
-from npucompose.replay.memory.freed_memory import hand_back
-from npucompose.replay.memory.huge_pages import move_to_huge_pages, weights_of
+from npucompose.replay.memory.huge_pages import move_weights
 from npucompose.replay.memory.inputs import Inputs, Slots, refusal, signature
 from npucompose.replay.memory.results import HeldOutputs, outputs_of
 from npucompose.replay.operands import layout_of, over, sharing
@@ -226,9 +225,8 @@ class CapturedGraph:
                     before=before,
                     max_memory=max_memory,
                 )
-            hand_back()
             packed = None if executors.extension is None else executors.extension.address_of_packed
-            move_to_huge_pages(weights_of(plan, static, packed))
+            move_weights(plan, static, packed)
         captured.seconds, captured.record_seconds = time.perf_counter() - begin, recorded - begin
         return captured, results
 

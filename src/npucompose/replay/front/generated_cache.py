@@ -15,6 +15,7 @@ from npucompose.replay.front.as_compiled import AsCompiled
 from npucompose.replay.front.contest import Contest
 from npucompose.replay.interface import LowerRequest, Recording, WhenFull, WhenNew
 from npucompose.replay.memory.arena import Arena
+from npucompose.replay.memory.freed_memory import hand_back
 from npucompose.replay.plan import Workers
 from npucompose.schema.experiment import Partial
 
@@ -52,11 +53,20 @@ class GeneratedCache(AsCompiled):
         first recording decides whether it and later ones are of the code or of the graph that it was made of."""
         super().__init__(request, compiled, code if isinstance(code, str) else "", **how)
         self._contest = contest
+        self._first = True
+        """What compiling has left, and what the contest will, is still with the process."""
         self._unfused: fx.GraphModule | None = None
         """What is recorded instead of the code: it has won."""
         self._code = None if isinstance(code, str) else code
 
     def recorded(self, inputs: list[Any]) -> tuple[Recording, list[Any]]:
+        recording, outputs = self._recorded(inputs)
+        if self._first:
+            hand_back()
+        self._first = False
+        return recording, outputs
+
+    def _recorded(self, inputs: list[Any]) -> tuple[Recording, list[Any]]:
         if self._unfused is not None:
             return CapturedGraph.capture_call(self._unfused, inputs, finish=self.partial == "cut", **self._recording)
         assert self._code is not None

@@ -16,10 +16,10 @@ from __future__ import annotations
 import ctypes
 import functools
 import sys
-import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from weakref import WeakKeyDictionary
 
 import torch
 
@@ -34,8 +34,8 @@ LEAST = 8 << 20
 AT_ONCE = 16 * HUGE
 LIMIT_S = 1.0
 MADV_COLLAPSE = 25
-MOVED = threading.Event()
-"""Set once weights of a recording of this process lie on huge pages."""
+_MOVED: WeakKeyDictionary[Plan, Sequence[tuple[int, int]]] = WeakKeyDictionary()
+"""Where the weights are, (begin, end), of each recording that some were moved for, as long as it lives."""
 
 
 @functools.cache
@@ -62,20 +62,35 @@ def weights_of(
             yield begin, begin + torch.ops.mkldnn._nbytes(weight)
 
 
-def move_to_huge_pages(spans: Iterable[tuple[int, int]]) -> None:
-    """Whole pages that lie for the greater part in `spans`, (begin, end), for LIMIT_S at most; see the Note."""
+def move_weights(plan: Plan, static: frozenset[int], address_of_packed: Callable[[torch.Tensor], int] | None) -> None:
+    """Those of `weights_of`, now and at each `move_again`."""
+    spans = [*weights_of(plan, static, address_of_packed)]
+    if move_to_huge_pages(spans):
+        _MOVED[plan] = spans
+
+
+def move_again() -> None:
+    """What lay on huge pages that somebody has taken apart; one that is whole takes no time."""
+    move_to_huge_pages(span for spans in [*_MOVED.values()] for span in spans)
+
+
+def move_to_huge_pages(spans: Iterable[tuple[int, int]]) -> bool:
+    """Whole pages that lie for the greater part in `spans`, (begin, end), for LIMIT_S at most; see the Note. Whether
+    any was moved, or lay on a huge page already."""
     known = sorted(span for span in set(spans) if span[0] < span[1])
     collapse = collapse_call()
     if collapse is None or sum(end - begin for begin, end in known) < LEAST:
-        return
+        return False
     until = time.monotonic() + LIMIT_S
+    moved = False
     left = deque(part for begin, end in whole_pages(known) for part in _parts(begin, end, AT_ONCE))
     while left and time.monotonic() <= until:
         begin, end = left.popleft()
         if collapse(begin, end - begin) == 0:
-            MOVED.set()
+            moved = True
         elif end - begin > HUGE:
             left.extendleft(reversed([*_parts(begin, end, HUGE)]))
+    return moved
 
 
 def _parts(begin: int, end: int, step: int) -> Iterator[tuple[int, int]]:
