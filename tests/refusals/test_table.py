@@ -78,6 +78,7 @@ NO_STRANGERS = {
     "npucompose.private": "a user's own folder: tests/test_private.py",
     "npucompose.targets.winners": "a user's own folder: tests/targets/test_winners.py",
     "npucompose.targets.kept_files": "a user's own folder: tests/targets/test_kept_graphs.py",
+    "npucompose.targets.weight_pages": "the kernel's files, and weights of which any bytes will do",
     "npucompose.targets.traced_key": "this package's sources and those of a person's passes, for a digest",
     "npucompose.targets.inductor_code": "what the installed torch has just generated",
     "npucompose_extensions.search.study": "what was written in the same call",
