@@ -31,8 +31,8 @@ be warm). The *kernel floor* of a recording is what its kernels take by themselv
 
 Intel Xeon's figures are older: there a part of a sum has 192 terms and few rows one register, a weight that a model has
 once is hot when libraries are tried, oneDNN is tried for constant matrices in place of Inductor's template, that
-template computes a GELU with a tanh, and a batch norm is folded in float32. AMD EPYC's figures of gpt_prefill,
-moe_shared_expert, minilm, unet and gpt2 are of sources in which 64 to 127 terms are one part, as well.
+template computes a GELU with a tanh, and a batch norm is folded in float32. AMD EPYC's figures of gpt_prefill
+are of sources in which 64 to 127 terms are one part, as well.
 
 Each machine has a page of its own with times, quartiles, errors, versions and the reasons where there is no
 figure: {links}.
