@@ -72,7 +72,7 @@ def read(file: Path, root: Path) -> str | None:
 
 
 def keep(file: Path, root: Path, *content: str | bytes | memoryview) -> None:
-    """Write a file whole or not at all; where nothing can be kept, there is none the next time."""
+    """Write a file of these parts, whole or not at all; where nothing can be kept, there is none the next time."""
     with suppress(OSError):
         make(file.parent, root)
         beside = file.with_suffix(f".{os.getpid()}")

@@ -33,6 +33,8 @@ MAPS, PAGEMAP = Path("/proc/self/maps"), Path("/proc/self/pagemap")
 
 @frozen(kw_only=True)
 class FileMapping:
+    """Where a file, or a part of it, lies in the memory of this process, and which file it is."""
+
     begin: int
     end: int
     offset: int
@@ -67,8 +69,9 @@ def pieces(begin: int, nbytes: int, mappings: Sequence[FileMapping]) -> Iterator
         return
     mapping = mappings[place]
     with ExitStack() as stack:
-        file = _opened(mapping, stack)
-        for first, last, absent in _runs(begin, end):
+        runs = [*_runs(begin, end)]
+        file = _opened(mapping, stack) if any(absent for _, _, absent in runs) else None
+        for first, last, absent in runs:
             whole = None
             if absent and file is not None:
                 read = os.pread(file, last - first, mapping.offset + first - mapping.begin)
