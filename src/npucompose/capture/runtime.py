@@ -8,12 +8,10 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from typing import Literal, get_args
 
 from attrs import define, field, frozen
 
-CaptureMode = Literal["global", "thread_local", "relaxed"]
-CAPTURE_MODES: tuple[CaptureMode, ...] = get_args(CaptureMode)
+from npucompose.capture.rules import CAPTURE_MODES, CaptureMode
 DEFAULT, CAPTURING = 0, 1
 """The default stream, and the one on which the capture begins."""
 Clock = dict[int, int]
