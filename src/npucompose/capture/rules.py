@@ -31,6 +31,8 @@ class CaptureRule:
     sources: tuple[str, ...]
     also: tuple[int, ...] = ()
     """Further codes that the same line leaves in a log."""
+    first: Mapping[CaptureMode, int] = option(factory=dict)
+    """{capture_error_mode: the code that torch_npu raises there}, where it is another one than `code`."""
     call: str | None = None
     """The function whose answer torch_npu raises."""
     raises: str | None = None
@@ -42,6 +44,10 @@ class CaptureRule:
     since: str | None = None
     until: str | None = None
     """Versions of torch_npu from which, and before which, the rule holds; None: every one."""
+
+    def code_in(self, mode: CaptureMode) -> int | None:
+        """What torch_npu raises in that mode."""
+        return self.first.get(mode, self.code)
 
     def holds(self, mode: CaptureMode, torch_npu: str | None = None) -> bool:
         """Whether it forbids something in that mode of that version; None stands for every version."""
