@@ -16,7 +16,8 @@ from npucompose.capture import CaptureQuestion, CaptureRuntime, Seen, judge
 from npucompose.capture.breaks import recorded_breaks
 from npucompose.capture.devices import simulated
 from npucompose.capture.reading import read
-from npucompose.capture.watch import SimulatedMachine, called
+from npucompose.capture.machine import SimulatedMachine
+from npucompose.capture.watch import called, watching
 from npucompose.results.capture import CaptureLegality
 
 
@@ -76,7 +77,7 @@ def captured(model: Callable[[], nn.Module], *, traced: bool = False, **options:
     machine = SimulatedMachine(CaptureRuntime(mode=question.capture_mode))
     x = torch.arange(16, dtype=torch.float32).view(4, 4) - 5
     with simulated(machine):
-        with machine.watching():
+        with watching(machine):
             module = model().eval()
         machine.places.moved(module)
         ran = called(machine, lambda: module(x))

@@ -5,8 +5,8 @@ target, anything that is compiled or started. Importing this loads no torch; `ca
 """
 
 from npucompose.capture.legality import CaptureQuestion, Seen, judge
-from npucompose.capture.rules import CaptureRule, CaptureRules, rules
-from npucompose.capture.runtime import CAPTURE_MODES, CaptureRuntime
+from npucompose.capture.rules import CAPTURE_MODES, CaptureRule, CaptureRules, rules
+from npucompose.capture.runtime import CaptureRuntime
 
 __all__ = [
     "CAPTURE_MODES", "CaptureQuestion", "CaptureRule", "CaptureRules", "CaptureRuntime", "Seen", "judge", "rules",

@@ -10,8 +10,8 @@ from collections.abc import Iterator, Sequence
 from attrs import evolve, field, frozen
 
 from npucompose.capture.breaks import BRANCH, Break
-from npucompose.capture.rules import rules
-from npucompose.capture.runtime import CaptureMode, CaptureRuntime, Refusal
+from npucompose.capture.rules import CaptureMode, rules
+from npucompose.capture.runtime import CaptureRuntime, Refusal
 from npucompose.results.capture import CaptureFinding, CaptureLegality, CaptureVerdict
 from npucompose.results.capture_budget import CaptureBudgetFacts
 from npucompose.results.sinking import Certainty
