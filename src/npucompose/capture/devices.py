@@ -36,12 +36,32 @@ def simulated(machine: SimulatedMachine) -> Iterator[None]:
             put(patch.object(sys.modules["torch_npu"], "npu", npu))
         _replace(put, torch.cuda, shared(api, seeds))
         _replace(put, torch.accelerator, accelerator(api))
+        for name in ("from_numpy", "frombuffer"):
+            put(patch.object(torch, name, _on_host(machine, getattr(torch, name))))
+        put(patch.object(torch.Tensor, "npu", _moved, create=True))
+        put(patch.object(torch.Tensor, "is_npu", property(lambda x: not machine.places.on_host(x)), create=True))
         put(patch.object(torch, "Generator", generator_class(machine)))
         put(patch.object(torch, "manual_seed", seeds.seeding(torch.manual_seed)))
         put(patch.object(torch, "cond", _choosing(api)))
         put(patch.object(threading.Thread, "start", _starting(api, threading.Thread.start)))
         _replace(put, torch.distributed, collectives(machine, api.line))
         yield
+
+
+def _on_host(machine: SimulatedMachine, original: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    """Memory of numpy's, or of a buffer, lies on the host."""
+
+    def made(*args: Any, **given: Any) -> torch.Tensor:
+        tensor = original(*args, **given)
+        machine.places.put(tensor, "host")
+        return tensor
+
+    return made
+
+
+def _moved(tensor: torch.Tensor, device: Any = None, non_blocking: bool = False, **more: Any) -> torch.Tensor:
+    """`x.npu()`, as torch_npu adds it to a tensor."""
+    return tensor.to("npu" if device is None else device, non_blocking=non_blocking, **more)
 
 
 def _replace(put: Callable[[Any], Any], module: Any, functions: Mapping[str, Any]) -> None:

@@ -42,10 +42,10 @@ class Kernels(TorchDispatchMode):
             made = func(*args, **given)
             self.places.put(_new(made, operands), "host")
             return made
-        self._refuse(func, args, given, host)
+        of_the_host = self._refuse(func, args, given, host)
         body = custom_body(func)
         made = func(*args, **given) if body is None else self._custom(body, args, given)
-        if _is_task(func):
+        if _is_task(func) and not of_the_host:
             self.runtime.launch(self.machine.stream, _short(func), model_line())
         return made
 
@@ -54,26 +54,26 @@ class Kernels(TorchDispatchMode):
         with self._watching():
             return body(*args, **given)
 
-    def _refuse(self, func: Any, args: Sequence[Any], given: dict[str, Any], host: Sequence[torch.Tensor]) -> None:
-        """What the rules forbid of one operator on tensors of the device."""
+    def _refuse(self, func: Any, args: Sequence[Any], given: dict[str, Any], host: Sequence[torch.Tensor]) -> bool:
+        """What the rules forbid of one operator on tensors of the device; whether the host does its work."""
         name, stream = _short(func), self.machine.stream
         if torch.Tag.nondeterministic_seeded in func.tags:
-            self._drawn(name, given.get("generator"))
+            self._drawn(name)
         rule, what = broken_rule(func, args, given)
         if rule in ("host_read", "data_shape", "sync_copy"):
             self.runtime.read(what, model_line(), stream, rule)
         elif rule is not None:
             self.runtime.refuse(rule, what, model_line())
         elif func._schema.name in _COPIES and host:
-            self._copied(name, args, given)
+            return self._copied(name, args, given)
         elif any(one.dim() for one in host):
             self._mixed(func, name)
+        return rule in ("host_read", "sync_copy")
 
-    def _drawn(self, name: str, generator: Any) -> None:
+    def _drawn(self, name: str) -> None:
         """Random numbers on the device; whose generator that is."""
-        line = model_line()
-        if self.runtime.capturing and line is not None:
-            self.machine.draws[line] = None
+        generator, line = self.machine.generator, model_line()
+        self.machine.note_draw(line)
         if generator is None:
             return
         if not getattr(generator, "on_device", False):
@@ -81,16 +81,17 @@ class Kernels(TorchDispatchMode):
         elif not any(one is generator for one in self.machine.registered):
             self.runtime.refuse("generator_unknown", f"{name} draws from a generator of its own", line)
 
-    def _copied(self, name: str, args: Sequence[Any], given: dict[str, Any]) -> None:
-        """`dst.copy_(src)` with one of them on the host."""
+    def _copied(self, name: str, args: Sequence[Any], given: dict[str, Any]) -> bool:
+        """`dst.copy_(src)` with one of them on the host; whether the host takes part."""
         blocks = not (given.get("non_blocking") or (len(args) > 2 and args[2] is True))
         pageable = any(self.places.of(one) == "host" for one in args[:2] if isinstance(one, torch.Tensor))
         if all(one.dim() == 0 for one in args[1:2] if self.places.on_host(one)) and not self.places.on_host(args[0]):
-            return  # a number: it becomes an argument of the kernel
+            return False  # a number: it becomes an argument of the kernel
         if blocks or pageable:
             how = "copies between host and device" if blocks else "copies from or to pageable host memory"
             stream = self.machine.stream
             self.runtime.copy(f"{name} {how}", model_line(), stream, blocking=blocks, pageable=pageable)
+        return blocks or pageable
 
     def _mixed(self, func: Any, name: str) -> None:
         """An index may lie on the host, and is copied; any other operand is refused by torch."""
@@ -167,6 +168,10 @@ def _split_result(func: Any, args: Sequence[Any], given: Mapping[str, Any]) -> b
     return tensor and _argument(func, args, given, "split_item") in (None, 0, 1)
 
 
+def _training(func: Any, args: Sequence[Any], given: Mapping[str, Any]) -> bool:
+    return bool(_argument(func, args, given, "training"))
+
+
 _CASES: Mapping[str, Callable[[Any, Sequence[Any], Mapping[str, Any]], bool]] = {
     "mask": _masked,
     "no_output_size": _no_output_size,
@@ -174,6 +179,7 @@ _CASES: Mapping[str, Callable[[Any, Sequence[Any], Mapping[str, Any]], bool]] = 
     "no_float_sum": _no_float_sum,
     "uneven_correction": _uneven_correction,
     "split_result": _split_result,
+    "training": _training,
 }
 """The cases that calls.yaml names."""
 

@@ -24,6 +24,8 @@ class SimulatedMachine:
         """Generators that a graph was told of."""
         self.draws: dict[str, None] = {}
         """Lines that draw random numbers on the device, in order."""
+        self.generator: Any = None
+        """That of the call that is being made: torch wraps it anew for each operator."""
         self.quiet = False
         """What is called now asks for data on this machine and not on a device."""
         self._streams: dict[int, list[int]] = {}
@@ -36,6 +38,10 @@ class SimulatedMachine:
     @property
     def stream(self) -> int:
         return self.streams[-1]
+
+    def note_draw(self, line: str | None) -> None:
+        if self.runtime.capturing and line is not None:
+            self.draws[line] = None
 
     @contextmanager
     def quietly(self) -> Iterator[None]:

@@ -83,10 +83,9 @@ class Calls(TorchFunctionMode):
             return self._attribute(func, args)
         if name in _PRINTS:
             return self._printed(name, func, args, given)
+        self.machine.generator = given.get("generator")
         special = _SPECIAL.get(name)
-        if special is not None:
-            return special(self, func, args, given)
-        return func(*args, **_here(given))
+        return special(self, func, args, given) if special is not None else func(*args, **_here(given))
 
     def _attribute(self, func: Any, args: Sequence[Any]) -> Any:
         value = func(*args)
@@ -193,6 +192,16 @@ class Calls(TorchFunctionMode):
     def is_pinned(self, func: Any, args: Sequence[Any], given: dict[str, Any]) -> Any:
         return self.places.of(args[0]) == "pinned"
 
+    def dropout(self, func: Any, args: Sequence[Any], given: dict[str, Any]) -> Any:
+        """One kernel on the device, where this machine's takes it apart."""
+        training = given.get("training", given.get("train", args[2] if len(args) > 2 else True))
+        if self.places.on_host(args[0]) or not training:
+            return func(*args, **given)
+        self.machine.note_draw(model_line())
+        self.runtime.launch(self.machine.stream, f"torch.{func.__name__}", model_line())
+        with self.machine.quietly():
+            return func(*args, **given)
+
     def one_hot(self, func: Any, args: Sequence[Any], given: dict[str, Any]) -> Any:
         """With a number of classes only the CPU's kernel looks at the data."""
         classes = given.get("num_classes", args[1] if len(args) > 1 else -1)
@@ -212,6 +221,8 @@ _SPECIAL: Mapping[str, Callable[..., Any]] = {
     "pin_memory": Calls.pin,
     "is_pinned": Calls.is_pinned,
     "one_hot": Calls.one_hot,
+    "dropout": Calls.dropout,
+    "dropout_": Calls.dropout,
 }
 
 
