@@ -4,14 +4,11 @@ gets none. Switching a rule off is noticed."""
 from __future__ import annotations
 
 import pytest
-import torch
 
-from npucompose.capture import CaptureQuestion, CaptureRuntime, Seen, judge, rules
-from npucompose.capture.devices import simulated
-from npucompose.capture.machine import SimulatedMachine
-from npucompose.capture.watch import called
+from npucompose.capture import CaptureRuntime, rules
 from npucompose.results.capture import CaptureLegality
 from tests.capture.programs import Program, programs
+from tests.capture.seeded import captured
 
 PROGRAMS = tuple(programs().values())
 FAULTS = [one for one in PROGRAMS if one.rule is not None]
@@ -19,22 +16,7 @@ NEAR_MISSES = [one for one in PROGRAMS if one.rule is None]
 
 
 def judged(program: Program) -> CaptureLegality:
-    """The verdict on one call with a 4 x 4 tensor of the device."""
-    machine = SimulatedMachine(CaptureRuntime(mode=program.mode, torch_npu=program.torch_npu))
-    x = torch.arange(16, dtype=torch.float32).view(4, 4) - 5
-    with simulated(machine):
-        with built(machine):
-            call = program.made()
-        machine.places.moved(torch.nn.Module())
-        ran = called(machine, lambda: call(x))
-    question = CaptureQuestion(mode="reduce-overhead", target="cpu", capture_mode=program.mode)
-    return judge(question, Seen(runtime=machine.runtime, ran=ran))
-
-
-def built(machine: SimulatedMachine):  # type: ignore[no-untyped-def]
-    from npucompose.capture.watch import watching
-
-    return watching(machine)
+    return captured(program.made, capture_mode=program.mode, torch_npu=program.torch_npu)
 
 
 @pytest.mark.parametrize("program", FAULTS, ids=lambda program: program.name)

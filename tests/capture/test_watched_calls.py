@@ -13,8 +13,8 @@ from torch import nn
 
 from npucompose.capture import CaptureRuntime
 from npucompose.capture.devices import simulated
-from npucompose.capture.places import Places, place_of_device
 from npucompose.capture.machine import SimulatedMachine
+from npucompose.capture.places import Places, place_of_device
 from npucompose.capture.watch import called, watching
 
 COPIES = """

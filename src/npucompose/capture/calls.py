@@ -1,4 +1,4 @@
-"""What functions and operators do to a capture, as data (`calls.yaml`): who synchronises, copies, draws, changes streams.
+"""What functions and operators do to a capture, as data (`calls.yaml`): which synchronise, copy, draw, change streams.
 
 One table for `explain --capture` and for the simulated runtime. Loads no torch.
 """

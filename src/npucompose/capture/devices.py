@@ -18,10 +18,10 @@ import torch
 from npucompose.capture.collectives import collectives
 from npucompose.capture.generators import Seeds, generator_class
 from npucompose.capture.lines import model_line
+from npucompose.capture.machine import SimulatedMachine
 from npucompose.capture.npu_module import accelerator, npu_module, shared
 from npucompose.capture.streams import Api
 from npucompose.capture.watch import watching
-from npucompose.capture.machine import SimulatedMachine
 
 
 @contextmanager

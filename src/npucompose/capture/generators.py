@@ -9,8 +9,8 @@ import torch
 
 from npucompose.capture.calls import calls
 from npucompose.capture.lines import model_line
-from npucompose.capture.places import place_of_device
 from npucompose.capture.machine import SimulatedMachine
+from npucompose.capture.places import place_of_device
 
 _BYTES = 8
 """Of a seed, and of an offset, in a generator's state."""

@@ -106,7 +106,7 @@ class CaptureRuntime:
 
     def refuse(self, rule: str, what: str, source: str | None, *, sure: bool = True) -> None:
         refusal = Refusal(rule=rule, what=what, source=source, sure=sure)
-        if self.capturing and refusal not in self.refusals and rules().of(rule).holds(self.mode, self.torch_npu):
+        if self.capturing and refusal not in self.refusals and rules().of(rule).holds(self.torch_npu):
             self.refusals.append(refusal)
 
     # Captures begin and end.
@@ -131,7 +131,7 @@ class CaptureRuntime:
         elif stream != capture.origin:
             self.refuse("unmatched_end", f"the capture ends on stream {stream}", source)
         else:
-            if capture.thread != threading.get_ident():
+            if capture.thread != threading.get_ident() and capture.mode in rules().of("wrong_thread").modes:
                 self.refuse("wrong_thread", "the capture ends in another thread", source)
             self._validate(capture)
             self.captures.remove(capture)
@@ -265,9 +265,9 @@ class CaptureRuntime:
     def _unsafe(self, rule: str, what: str, source: str | None) -> None:
         """What the modes of the open captures decide about; the strictest of them holds for every thread."""
         own = {one.mode for one in self.captures if one.thread == threading.get_ident()}
-        if own & {"global", "thread_local"}:
+        if own & set(rules().of(rule).modes):
             self.refuse(rule, what, source)
-        elif any(one.mode == "global" for one in self.captures):
+        elif any(one.mode in rules().of("other_thread").modes for one in self.captures):
             self.refuse("other_thread", f"{what} in another thread", source)
 
     @property

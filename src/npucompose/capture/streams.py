@@ -11,9 +11,9 @@ from typing import Any
 import torch
 
 from npucompose.capture.lines import model_line
+from npucompose.capture.machine import SimulatedMachine
 from npucompose.capture.places import DEVICE
 from npucompose.capture.runtime import CAPTURING, DEFAULT
-from npucompose.capture.machine import SimulatedMachine
 
 _EVENTS = itertools.count(1)
 _POOLS = itertools.count(1)

@@ -48,6 +48,7 @@ def capture_of(session: Session) -> tuple[CaptureLegality, float, float]:
         graphs=traced.graphs,
         breaks=traced.breaks,
         traced=traced.why_not,
+        draws=tuple(machine.draws),
         streams_at=frozenset(machine.used),
         budget=budget,
         no_budget=no_budget,
@@ -61,6 +62,7 @@ def question_of(session: Session) -> CaptureQuestion:
     return CaptureQuestion(
         mode=experiment.mode.name,
         target=session.checked.target.name,
+        torch_npu=session.checked.torch_npu.version,
         capture_mode=experiment.compiler[CAPTURE_MODE],
         fullgraph=experiment.compile.fullgraph,
     )

@@ -34,7 +34,8 @@ class Program:
     code: int | None
     """What the runtime answers; None where torch_npu or torch refuses before it is asked."""
     source: str
-    """Where that is public: repository and commit, file and line; the abbreviations are those of capture/rules.yaml."""
+    """Where that is public: file and line. RT, TN, OP, VA: repository and commit as in capture/rules.yaml; `dev_guide`
+    is RT's docs/zh/dev_guide, of which 04-01 is on one stream and 04-02 on several."""
     before: Callable[[], Any] | None = None
     """Makes what the program needs, outside the capture."""
     mode: CaptureMode = "global"
@@ -42,8 +43,6 @@ class Program:
     """The version for which that holds; `since` and `until` of the rule say which others."""
     sure: bool = True
     """False: no public rule decides it, and the verdict is unknown."""
-    traced: bool = False
-    """Only torch.compile sees it: no capture refuses it."""
 
     def made(self) -> Callable[[torch.Tensor], Any]:
         """The program, ready to be called in a capture."""

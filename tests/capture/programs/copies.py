@@ -1,4 +1,4 @@
-"""Programs that copy between host and device, or give a kernel what lies on the host; and programs that only seem to."""
+"""Programs that copy between host and device, or give a kernel what lies on the host, or only seem to."""
 
 from __future__ import annotations
 
@@ -9,13 +9,11 @@ import torch
 
 from tests.capture.programs import fault, legal
 
-BLOCKING = (
-    "TN aten/ops/op_api/CopyKernelOpApi.cpp:81: a blocking copy synchronises the stream first; RT api/impl/api_error.cc:1446"
-)
+BLOCKING = "TN aten/ops/op_api/CopyKernelOpApi.cpp:81: the stream is synchronised first; RT api/impl/api_error.cc:1446"
 PAGEABLE = "RT api/impl/api_error.cc:2258: 107000 in every mode"
 OUTSIDE = "RT api/impl/api_impl.cc:2757, feature/aclgraph/context_aclgraph.cc:230"
 PLACE = "torch: all tensors of a kernel lie on one device"
-PINNED = "RT docs/zh/dev_guide/04-01_single_stream_capture.md, limit 5: page-locked memory is copied in a capture"
+PINNED = "RT dev_guide/04-01, limit 5: page-locked memory is copied in a capture"
 Tensor = torch.Tensor
 
 
@@ -147,14 +145,18 @@ def reads_on_a_stream_outside(x: Tensor, loading: Any, counter: Tensor) -> Any:
     return x * limit
 
 
-@fault("outside_pageable", 107041, "RT api/impl/api_error.cc:2261", before=lambda: (torch.npu.Stream(), _device(), _host()))
+@fault(
+    "outside_pageable", 107041, "RT api/impl/api_error.cc:2261", before=lambda: (torch.npu.Stream(), _device(), _host())
+)
 def loads_pageable_memory_on_a_stream_outside(x: Tensor, loading: Any, place: Tensor, step: Tensor) -> Any:
     with torch.npu.stream(loading):
         place.copy_(step, non_blocking=True)  # here
     return x * 2
 
 
-@legal("outside_copy", f"{OUTSIDE}: relaxed mode allows it", before=lambda: (torch.npu.Stream(), _device()), mode="relaxed")
+@legal(
+    "outside_copy", f"{OUTSIDE}: relaxed mode allows it", before=lambda: (torch.npu.Stream(), _device()), mode="relaxed"
+)
 def copies_on_a_stream_outside_in_relaxed_mode(x: Tensor, loading: Any, weights: Tensor) -> Any:
     with torch.npu.stream(loading):
         weights.cpu()
@@ -206,7 +208,11 @@ def changes_the_type(x: Tensor) -> Any:
     return x.to(torch.float16).to(x.device).to(x) + x.half().float()
 
 
-@legal("sync_copy", "RT docs/zh/dev_guide/04-01_single_stream_capture.md, limit 1", before=lambda: _device().cpu().to("npu"))
+@legal(
+    "sync_copy",
+    "RT dev_guide/04-01, limit 1",
+    before=lambda: _device().cpu().to("npu"),
+)
 def copied_before_the_capture(x: Tensor, weights: Tensor) -> Any:
     return x * weights
 

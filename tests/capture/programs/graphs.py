@@ -108,7 +108,12 @@ def a_capture_that_ends_in_a_thread(x: Tensor, side: Any) -> Any:
     return x * 2
 
 
-@legal("wrong_thread", "RT feature/aclgraph/capture_model_utils.cc:82: relaxed mode allows it", before=_side, mode="relaxed")
+@legal(
+    "wrong_thread",
+    "RT feature/aclgraph/capture_model_utils.cc:82: relaxed mode allows it",
+    before=_side,
+    mode="relaxed",
+)
 def a_capture_that_ends_in_a_thread_in_relaxed_mode(x: Tensor, side: Any) -> Any:
     graph = torch.npu.NPUGraph()
     with torch.npu.stream(side):
@@ -122,7 +127,9 @@ def a_capture_that_ends_in_a_thread_in_relaxed_mode(x: Tensor, side: Any) -> Any
     return x * 2
 
 
-@legal("nested_capture", "RT feature/aclgraph/context_aclgraph.cc:293: another stream may capture meanwhile", before=_side)
+@legal(
+    "nested_capture", "RT feature/aclgraph/context_aclgraph.cc:293: another stream may capture meanwhile", before=_side
+)
 def a_capture_on_another_stream(x: Tensor, side: Any) -> Any:
     graph = torch.npu.NPUGraph()
     with torch.npu.stream(side):
@@ -142,7 +149,9 @@ def a_pool_behind_the_capture(x: Tensor, graph: Any) -> Any:
     return x * 2
 
 
-@legal("nested_replay", "RT api/impl/api_error.cc:4057: a stream outside may replay", before=lambda: (_captured(), _side()))
+@legal(
+    "nested_replay", "RT api/impl/api_error.cc:4057: a stream outside may replay", before=lambda: (_captured(), _side())
+)
 def a_replay_on_a_stream_outside(x: Tensor, graph: Any, side: Any) -> Any:
     with torch.npu.stream(side):
         graph.replay()
@@ -237,7 +246,9 @@ def work_behind_a_closed_group(x: Tensor, side: Any) -> Any:
     return y + z
 
 
-@legal("not_capturing", "RT feature/aclgraph/api_error_aclgraph.cc:177: an event has brought the stream in", before=_side)
+@legal(
+    "not_capturing", "RT feature/aclgraph/api_error_aclgraph.cc:177: an event has brought the stream in", before=_side
+)
 def a_group_on_a_stream_that_joined(x: Tensor, side: Any) -> Any:
     side.wait_stream(torch.npu.current_stream())
     torch.npu.graph_task_group_begin(side)

@@ -121,7 +121,7 @@ def item_of_a_host_tensor(x: Tensor) -> Any:
     return x * torch.arange(4).sum().item()
 
 
-@legal("host_read", "RT docs/zh/dev_guide/04-01_single_stream_capture.md: a kernel is a task")
+@legal("host_read", "RT dev_guide/04-01: a kernel is a task")
 def where_of_three_arguments(x: Tensor) -> Any:
     return torch.where(x.sum() > 0, x + 1, x - 1)
 
@@ -139,7 +139,7 @@ def formats_a_shape(x: Tensor) -> Any:
     return x * 2
 
 
-@legal("host_read", "RT docs/zh/dev_guide/04-01_single_stream_capture.md, limit 1: before the capture all is run at once",
+@legal("host_read", "RT dev_guide/04-01, limit 1: before the capture all is run at once",
        before=lambda: float(torch.rand(4).max().item()))  # fmt: skip
 def read_before_the_capture(x: Tensor, scale: float) -> Any:
     return x * scale
@@ -286,7 +286,11 @@ def events_that_take_time(x: Tensor) -> Any:
     return y
 
 
-@legal("synchronise", "RT api/impl/api_error.cc:1446: the captured stream alone is refused", before=lambda: torch.npu.Stream())
+@legal(
+    "synchronise",
+    "RT api/impl/api_error.cc:1446: the captured stream alone is refused",
+    before=lambda: torch.npu.Stream(),
+)
 def synchronize_another_stream(x: Tensor, loading: Any) -> Any:
     loading.synchronize()
     return x * 2 if loading.query() else x
@@ -305,7 +309,7 @@ def asks_for_the_device(x: Tensor) -> Any:
     return x * len(names) if torch.npu.is_current_stream_capturing() else x
 
 
-@legal("synchronise", "RT docs/zh/dev_guide/04-02_cross_stream_capture.md: streams wait for each other")
+@legal("synchronise", "RT dev_guide/04-02: streams wait for each other")
 def streams_wait_instead(x: Tensor) -> Any:
     y = x * 2
     torch.npu.current_stream().record_event()
@@ -319,7 +323,12 @@ def a_function_that_no_table_has(x: Tensor) -> Any:
     return x * 2
 
 
-@fault("unknown_call", None, "RT docs/zh/dev_guide/04-01_single_stream_capture.md, limit 4: settings may not be kept", sure=False)
+@fault(
+    "unknown_call",
+    None,
+    "RT dev_guide/04-01, limit 4: settings may not be kept",
+    sure=False,
+)
 def sets_a_dump(x: Tensor) -> Any:
     torch.npu.set_dump("dump.json")  # here
     return x * 2

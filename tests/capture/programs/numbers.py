@@ -82,7 +82,13 @@ def a_generator_of_the_host(x: Tensor, generator: Any) -> Any:
     return x + torch.rand(4, 4, generator=generator, device=x.device)  # here
 
 
-@fault("generator_unknown", None, "sgl-project/sgl-kernel-npu #138; Ascend/pytorch v2.9.0", before=_generator, torch_npu="2.11.0.post3")
+@fault(
+    "generator_unknown",
+    None,
+    "sgl-project/sgl-kernel-npu #138; Ascend/pytorch v2.9.0",
+    before=_generator,
+    torch_npu="2.11.0.post3",
+)
 def a_generator_that_no_graph_knows(x: Tensor, generator: Any) -> Any:
     return torch.multinomial(x.softmax(-1), 1, generator=generator)  # here
 
@@ -163,7 +169,9 @@ def dropout_in_training(x: Tensor) -> Any:
     return F.dropout(x, 0.5, training=True)
 
 
-@legal("random_unready", "OP ops/opapi/ExponentialKernelNpuOpApi.cpp:53: uniform_ of the device, on Ascend910B and 910_93")
+@legal(
+    "random_unready", "OP ops/opapi/ExponentialKernelNpuOpApi.cpp:53: uniform_ of the device, on Ascend910B and 910_93"
+)
 def samples_by_noise(x: Tensor) -> Any:
     noise = torch.empty_like(x).exponential_()
     return (x.softmax(-1) / noise).argmax(-1)
@@ -174,6 +182,10 @@ def rrelu_without_training(x: Tensor) -> Any:
     return F.dropout(F.rrelu(x), 0.5, training=False)
 
 
-@legal("random_unready", "torch: the host's numbers are drawn before the capture", before=lambda: torch.randperm(4).to("npu"))
+@legal(
+    "random_unready",
+    "torch: the host's numbers are drawn before the capture",
+    before=lambda: torch.randperm(4).to("npu"),
+)
 def an_order_drawn_before(x: Tensor, order: Tensor) -> Any:
     return x[order]

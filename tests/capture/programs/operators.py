@@ -131,13 +131,13 @@ def _cache() -> Tensor:
     return torch.zeros(4, 4, device="npu")
 
 
-@fault("moves_memory", None, "RT docs/zh/dev_guide/04-01_single_stream_capture.md, limit 7", before=_cache)
+@fault("moves_memory", None, "RT dev_guide/04-01, limit 7", before=_cache)
 def resizes_a_cache(x: Tensor, cache: Tensor) -> Any:
     cache.resize_(8, 4)  # here
     return x * 2
 
 
-@fault("moves_memory", None, "RT docs/zh/dev_guide/04-01_single_stream_capture.md, limit 7", before=_cache)
+@fault("moves_memory", None, "RT dev_guide/04-01, limit 7", before=_cache)
 def exchanges_a_cache(x: Tensor, cache: Tensor) -> Any:
     new = x * 2
     cache.set_(new)  # here
@@ -184,7 +184,9 @@ def repeat_interleave_of_known_size(x: Tensor, times: Tensor) -> Any:
     return x.repeat_interleave(times, dim=0, output_size=4) + x.repeat_interleave(2, dim=0)[:4]
 
 
-@legal("data_shape", "OP ops/opapi/OneHotKernelNpuOpApi.cpp:57: only without a number of classes is the largest looked for")
+@legal(
+    "data_shape", "OP ops/opapi/OneHotKernelNpuOpApi.cpp:57: only without a number of classes is the largest looked for"
+)
 def one_hot_of_known_classes(x: Tensor) -> Any:
     return F.one_hot(x.argmax(dim=1), num_classes=4)
 
@@ -209,7 +211,9 @@ def fake_quantize_by_numbers(x: Tensor) -> Any:
 
 @legal("sync_copy", "OP ops/opapi/ScatterReduceKernelNpuOpApi.cpp:114: a sum of float32 that includes self is a kernel")
 def scatter_reduce_by_sum(x: Tensor) -> Any:
-    return torch.zeros_like(x).scatter_reduce(1, x.argsort(1), x, "sum") + torch.zeros_like(x).index_add(0, x.argmax(0), x)
+    return torch.zeros_like(x).scatter_reduce(1, x.argsort(1), x, "sum") + torch.zeros_like(x).index_add(
+        0, x.argmax(0), x
+    )
 
 
 @legal("sync_copy", "OP ops/opapi/VarKernelNpuOpApi.cpp:33: a whole number is the kernel's")
@@ -217,7 +221,11 @@ def variance_with_a_whole_correction(x: Tensor) -> Any:
     return x.var(1, correction=1) + x.std(1, correction=0)
 
 
-@legal("moves_memory", "RT docs/zh/dev_guide/04-01_single_stream_capture.md, limit 7: the memory stays", before=lambda: (_cache(), _times()))
+@legal(
+    "moves_memory",
+    "RT dev_guide/04-01, limit 7: the memory stays",
+    before=lambda: (_cache(), _times()),
+)
 def writes_a_cache_in_place(x: Tensor, cache: Tensor, slots: Tensor) -> Any:
     cache.copy_(x)
     cache[slots] = x

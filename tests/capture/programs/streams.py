@@ -1,4 +1,4 @@
-"""Programs with streams, events and collectives of their own: joined or not, from inside the capture or from outside."""
+"""Programs with streams, events and collectives: joined or not, of the capture or from outside."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import torch
 
 from tests.capture.programs import fault, legal
 
-JOIN = "RT feature/aclgraph/context_aclgraph.cc:348, docs/zh/dev_guide/04-02_cross_stream_capture.md"
+JOIN = "RT feature/aclgraph/context_aclgraph.cc:348, dev_guide/04-02"
 COLLECTIVE = "xLLM-AI/xllm #2284: HCCL's own stream, 107025"
 BORDER = "RT api/impl/api_impl.cc:1666"
-DEFAULT = "RT docs/zh/dev_guide/04-01_single_stream_capture.md, limit 6"
+DEFAULT = "RT dev_guide/04-01, limit 6"
 POOL = "TN core/npu/NPUStream.cpp:59: streams come from pools of 32"
 Tensor = torch.Tensor
 
@@ -74,13 +74,20 @@ def a_stream_as_on_a_gpu(x: Tensor, side: Any) -> Any:
     return x + 1
 
 
-@fault("unjoined_stream", 107025, "RT feature/aclgraph/v100/capture_adapt_v100.cc:47: the last task is a wait", before=_side)
+@fault(
+    "unjoined_stream",
+    107025,
+    "RT feature/aclgraph/v100/capture_adapt_v100.cc:47: the last task is a wait",
+    before=_side,
+)
 def a_stream_without_work(x: Tensor, side: Any) -> Any:
     side.wait_stream(torch.npu.current_stream())  # here
     return x * 2
 
 
-@fault("unjoined_stream", 107025, "RT feature/aclgraph/context_aclgraph.cc:388: the last record has no wait", before=_side)
+@fault(
+    "unjoined_stream", 107025, "RT feature/aclgraph/context_aclgraph.cc:388: the last record has no wait", before=_side
+)
 def an_event_recorded_behind_the_join(x: Tensor, side: Any) -> Any:
     side.wait_stream(torch.npu.current_stream())
     with torch.npu.stream(side):
@@ -226,7 +233,11 @@ def joined_through_another(x: Tensor, side: Any, other: Any) -> Any:
     return y + z
 
 
-@legal("unjoined_stream", "RT feature/aclgraph/context_aclgraph.cc:388: the last task is a record that is waited for", before=_side)
+@legal(
+    "unjoined_stream",
+    "RT feature/aclgraph/context_aclgraph.cc:388: the last task is a record that is waited for",
+    before=_side,
+)
 def a_stream_without_work_that_comes_back(x: Tensor, side: Any) -> Any:
     side.wait_stream(torch.npu.current_stream())
     torch.npu.current_stream().wait_stream(side)
@@ -260,7 +271,11 @@ def a_stream_that_an_event_reached(x: Tensor, side: Any) -> Any:
     return y + 1
 
 
-@legal("border_event", "RT api/impl/api_error.cc:1400: an external event is the host's", before=lambda: torch.npu.ExternalEvent())
+@legal(
+    "border_event",
+    "RT api/impl/api_error.cc:1400: an external event is the host's",
+    before=lambda: torch.npu.ExternalEvent(),
+)
 def an_external_event(x: Tensor, ready: Any) -> Any:
     ready.wait(torch.npu.current_stream())
     ready.reset(torch.npu.current_stream())
@@ -281,7 +296,11 @@ def an_event_from_before_recorded_anew(x: Tensor, event: Any) -> Any:
     return y
 
 
-@legal("border_event", "RT api/impl/api_impl.cc:1648: only a captured stream is refused", before=lambda: (_loaded(), *_two()))
+@legal(
+    "border_event",
+    "RT api/impl/api_impl.cc:1648: only a captured stream is refused",
+    before=lambda: (_loaded(), *_two()),
+)
 def streams_outside_wait_for_each_other(x: Tensor, loaded: Any, side: Any, other: Any) -> Any:
     side.wait_event(loaded)
     other.wait_stream(side)
