@@ -14,7 +14,8 @@ from hypothesis import assume
 from torch import fx
 
 from npucompose.graphs.effects import control, nodes_in, stream_labels
-from npucompose.targets.npu_offline.simulator.device import SimulatedDevice, SimulatedEvent, SimulatedGraph
+from npucompose.targets.npu_offline.simulator.device import SimulatedDevice, SimulatedEvent
+from npucompose.targets.npu_offline.simulator.graph import SimulatedGraph
 from tests.facts.broken import (
     EXAMPLES,
     Planned,

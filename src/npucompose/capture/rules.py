@@ -45,17 +45,22 @@ class CaptureRule:
     until: str | None = None
     """Versions of torch_npu from which, and before which, the rule holds; None: every one."""
 
-    def code_in(self, mode: CaptureMode) -> int | None:
-        """What torch_npu raises in that mode."""
-        return self.first.get(mode, self.code)
-
-    def holds(self, mode: CaptureMode, torch_npu: str | None = None) -> bool:
-        """Whether it forbids something in that mode of that version; None stands for every version."""
+    def holds(self, torch_npu: str | None) -> bool:
+        """Whether it forbids something in that version; None stands for every version."""
         if torch_npu is None:
-            return mode in self.modes
+            return True
         begun = self.since is None or order_of(torch_npu) >= order_of(self.since)
         over = self.until is not None and order_of(torch_npu) >= order_of(self.until)
-        return mode in self.modes and begun and not over
+        return begun and not over
+
+
+@frozen(kw_only=True)
+class CaptureNote:
+    """What a capture holds, and is not promised."""
+
+    says: str
+    """What a line of the model does, one clause."""
+    sources: tuple[str, ...]
 
 
 @frozen(kw_only=True)
@@ -63,6 +68,7 @@ class CaptureRules:
     """The table: `rules().of("host_read").code` is 107027."""
 
     version: int
+    notes: Mapping[str, CaptureNote] = option(factory=dict)
     rules: Mapping[str, CaptureRule] = option(factory=dict)
 
     def of(self, name: str) -> CaptureRule:

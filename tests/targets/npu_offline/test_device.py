@@ -14,8 +14,9 @@ from attrs import evolve
 
 from npucompose.errors import CompileError
 from npucompose.targets.npu_offline.simulator import classes
-from npucompose.targets.npu_offline.simulator.classes import DEVICE_TYPE, EventBase, GraphBase, StreamBase, TaskGroups
-from npucompose.targets.npu_offline.simulator.device import RESERVED_TASKS, SimulatedDevice, SimulatedGraph, owner_of
+from npucompose.targets.npu_offline.simulator.classes import EventBase, GraphBase, StreamBase, TaskGroups
+from npucompose.targets.npu_offline.simulator.device import RESERVED_TASKS, SimulatedDevice
+from npucompose.targets.npu_offline.simulator.graph import SimulatedGraph, owner_of
 from npucompose.targets.npu_offline.simulator.recorder import RecordedCall, tensors
 from npucompose.vendor.devices import device_of
 from tests.targets.npu_offline.asked import on_stream

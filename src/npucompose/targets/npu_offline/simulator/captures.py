@@ -11,7 +11,7 @@ from attrs import define, field
 
 from npucompose.capture.lines import model_line
 from npucompose.capture.rules import CaptureMode, rules
-from npucompose.capture.runtime import CaptureRuntime
+from npucompose.capture.runtime import Capture, CaptureRuntime
 from npucompose.targets.npu_offline.simulator.refusals import runtime_error
 
 
@@ -25,7 +25,7 @@ class RefusingRuntime(CaptureRuntime):
     def refuse(self, rule: str, what: str, source: str | None, *, sure: bool = True) -> None:
         """Raise what the device raises; a rule without a code and a sentence is noted, and so is what is not known."""
         row = rules().of(rule)
-        if not row.holds(row.modes[0], self.torch_npu):
+        if not row.holds(self.torch_npu):
             return
         where = source or model_line()
         if sure and (row.code is not None or row.raises is not None):
@@ -39,6 +39,11 @@ class RefusingRuntime(CaptureRuntime):
             over = [number for number, record in self._events.items() if record.capture not in (None, *self.captures)]
             for number in over:
                 del self._events[number]
+
+    def _close(self, capture: Capture, source: str | None) -> None:
+        super()._close(capture, source)
+        if capture.lost:
+            self.refuse("capture_lost", "the capture ends", source)
 
     def forget(self, event: int) -> None:
         """The event is gone."""

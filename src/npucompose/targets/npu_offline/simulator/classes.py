@@ -97,6 +97,7 @@ class EventBase(torch.Event):
             refuse("torch.npu.Event(interprocess=True)")
         made = super().__new__(cls, device="cpu")
         made._event = cls._device.new_event(bool(graph_external))
+        weakref.finalize(made, cls._device.runtime.forget, made._event.number)
         return made
 
     @property
@@ -133,9 +134,6 @@ class EventBase(torch.Event):
         self._device.ask_event("event.recorded_time()", self._event)
         refuse("torch.npu.Event.recorded_time")
 
-    def __del__(self) -> None:
-        self._device.runtime.forget(self._event.number)
-
     ipc_handle = refused("torch.npu.Event.ipc_handle")
 
     @classmethod
@@ -152,6 +150,7 @@ class GraphBase:
     def __init__(self) -> None:
         self._recording = SimulatedGraph(self._device)
         self._all.add(self)
+        weakref.finalize(self, self._recording.release)
 
     def capture_begin(self, pool: Any = None, capture_error_mode: str = "global", report_shape: bool = False) -> None:
         self._recording.begin(pool, capture_error_mode)
@@ -164,9 +163,6 @@ class GraphBase:
 
     def reset(self) -> None:
         self._recording.reset()
-
-    def __del__(self) -> None:
-        self._recording.release()
 
     def pool(self) -> Any:
         return self._recording.pool

@@ -16,11 +16,13 @@ from typing import Any, Protocol
 import torch
 from attrs import define, field
 
+from npucompose.capture.kernels import broken_rule
 from npucompose.capture.lines import model_line
+from npucompose.capture.places import Places
 from npucompose.capture.rules import CaptureMode
 from npucompose.targets.npu_offline.simulator.captures import RefusingRuntime
 from npucompose.targets.npu_offline.simulator.randomness import Capturing
-from npucompose.targets.npu_offline.simulator.recorder import Recorder, forbidden
+from npucompose.targets.npu_offline.simulator.recorder import Recorder
 from npucompose.targets.npu_offline.simulator.streams import CurrentStreams, StreamPools
 from npucompose.vendor.devices import Soc, device_of
 
@@ -79,6 +81,8 @@ class SimulatedDevice:
         """The captures that are open, and what is legal in them in that version of torch_npu."""
         self.open: dict[int, OpenGraph] = {}
         """{stream on which a capture began: its graph}."""
+        self.places = Places()
+        """Where tensors lie: on the device, but for those that were put on the host."""
         self.graphs: list[Any] = []
         """Captured graphs in order; TorchAir makes an empty one first for each FX graph, which is not among them."""
         self.ge_sessions: list[Any] = []
@@ -184,13 +188,20 @@ class SimulatedDevice:
 
     def check(self, func: torch._ops.OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         """What a capture forbids of an operator."""
-        found = forbidden(func, args, kwargs)
-        if found is not None:
-            self.reads(*found)
+        rule, what = broken_rule(func, args, kwargs) if self.runtime.capturing else (None, "")
+        if rule in ("host_read", "data_shape", "sync_copy"):
+            self.runtime.read(what, None, self.current, rule)
+        elif rule is not None and self.capturing is not None:
+            self.refuse(rule, what)
 
-    def reads(self, what: str, rule: str = "host_read") -> None:
-        """The host waits for the current stream and copies from it."""
-        self.runtime.read(what, None, self.current, rule)
+    def copied(self, tensor: torch.Tensor, what: str, *, blocking: bool = True) -> None:
+        """A tensor of the device is copied to or from the host; page-locked memory is torch's own choice there."""
+        if not self.places.on_host(tensor):
+            self.runtime.copy(what, None, self.current, blocking=blocking, pageable=False)
+
+    def printed(self, tensor: torch.Tensor) -> None:
+        if not self.places.on_host(tensor):
+            self.runtime.read("a tensor is printed", None, self.current)
 
     def launched(self, what: str) -> None:
         """A kernel on the current stream."""

@@ -149,6 +149,8 @@ class SimulatedGraph:
         """Yields the event it is blocked on: TorchAir starts a replay *before* it updates the tasks' arguments."""
         self.randomness.begin.run()
         for entry in self.tape:
+            if isinstance(entry, RecordedCall) and not entry.computes:
+                continue
             if not isinstance(entry, HostSignal):
                 with torch.no_grad():
                     entry.run()

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
 
-from npucompose.targets.npu_offline.simulator import compiled, ge_session, lacking
+from npucompose.targets.npu_offline.simulator import compiled, ge_session, host, lacking
 from npucompose.targets.npu_offline.simulator.device import SimulatedDevice
 from npucompose.targets.npu_offline.simulator.randomness import DeviceGenerator
 from npucompose.targets.npu_offline.simulator.streams import DEVICE_TYPE
@@ -52,6 +52,7 @@ def install(device: SimulatedDevice, root: Path) -> None:
     _setup_privateuseone_for_python_backend("npu", backend_module=npu)
     torch.Tensor.is_npu = property(lambda tensor: True)  # pyright: ignore[reportAttributeAccessIssue]
     _accelerator(device)
+    host.install(device)
     for full in lacking.LACKING[lacking.TENSORS]:
         setattr(npu, full.rpartition(".")[2], lacking.refused(full))  # types that torch_npu's C++ puts there
     _name_saved_tensors(importlib.import_module("torch_npu.npu.graphs"))

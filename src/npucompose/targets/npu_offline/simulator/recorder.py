@@ -166,19 +166,6 @@ def _written(func: torch._ops.OpOverload, args: Sequence[Any], kwargs: Mapping[s
             yield from tensors(args[index] if index < len(args) else kwargs.get(argument.name))
 
 
-def forbidden(func: torch._ops.OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[str, str] | None:
-    """(what, the rule of npucompose.capture) where a captured stream cannot take the operator."""
-    from npucompose.graphs.recordable import MASK, SHAPE, TO_PYTHON, why_dependent
-
-    name = str(func).removesuffix(".default")
-    if func._schema.name == "aten::equal":
-        return f"{name} reads a value on the host", "host_read"
-    why = why_dependent(func, args, kwargs)
-    if why == TO_PYTHON:
-        return f"{name} reads a value on the host", "host_read"
-    return (f"{name}: {why.rstrip('.')}", "data_shape") if why in (SHAPE, MASK) else None
-
-
 Clock = dict[int, int]
 """{stream: how many of its calls are known to be done}."""
 

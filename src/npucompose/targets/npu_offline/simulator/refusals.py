@@ -39,6 +39,8 @@ class LibraryChecks:
     """The table, and what the library says of a code."""
 
     version: int
+    calls: Mapping[str, str] = option(factory=dict)
+    """{what was done: the call that torch_npu names}, where it is not that of the rule."""
     meanings: Mapping[int, str] = option(factory=dict)
     checks: Mapping[str, LibraryCheck] = option(factory=dict)
 
@@ -70,9 +72,13 @@ def runtime_error(rule: CaptureRule, what: str, source: str | None = None, mode:
     why = f"\nsimulator: {what}{at}: {rule.forbids}. Instead: {rule.fix}."
     if rule.raises is not None:
         return RuntimeError(f"{rule.raises}{why}")
-    codes = dict.fromkeys((rule.code_in(mode), rule.code))
-    answers = (_answered(rule.call or "", code) for code in codes if code is not None)
-    return RuntimeError("\n".join(answers) + why)
+    call = checks().calls.get(what, rule.call or "")
+    assert rule.code is not None
+    if not rule.first:
+        return RuntimeError(f"{_answered(call, rule.code)}{why}")
+    synchronised = checks().of("synchronised_copy").raises.format(code=rule.code)
+    first = rule.first.get(mode)
+    return RuntimeError(synchronised + why if first is None else f"{_answered(call, first)}\n{synchronised}{why}")
 
 
 def _answered(call: str, code: int) -> str:
