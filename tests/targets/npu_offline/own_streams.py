@@ -66,8 +66,11 @@ def seen(recording: SimulatedGraph) -> dict[str, Any]:
 def of_the_code(model: Fork, x: torch.Tensor) -> dict[str, Any]:
     npu: Any = torch.npu  # pyright: ignore[reportAttributeAccessIssue]
     graph = npu.NPUGraph()
-    with torch.no_grad(), npu.graph(graph):
-        model(x)
+    try:
+        with torch.no_grad(), npu.graph(graph):
+            model(x)
+    except RuntimeError as error:
+        return {"refused": str(error)}
     return seen(graph._recording)
 
 

@@ -31,11 +31,10 @@ def install(tree: Path, soc: str | None = None) -> SimulatedDevice:
             "target=npu_offline replaces torch_npu for the whole process, so it runs in processes of its own: "
             f"`python run.py target=npu_offline …`. In a process that you start for it set {ALLOWED}=1."
         )
-    from npucompose.targets.npu_offline import wheel
     from npucompose.targets.npu_offline.simulator import device as devices
     from npucompose.targets.npu_offline.simulator import modules, operators
 
-    device = devices.SimulatedDevice(device_of(soc), wheel.version(tree))
+    device = devices.SimulatedDevice(device_of(soc))
     modules.install(device, tree / "torch_npu")
     operators.define(device, tree / "torch_npu")
     _INSTALLED.append(device)

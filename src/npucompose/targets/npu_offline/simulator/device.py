@@ -72,13 +72,13 @@ class OpenGraph(Capturing, Protocol):
 class SimulatedDevice:
     """Everything that the simulator's modules share. A stream is known by its number; 0 is the default stream."""
 
-    def __init__(self, soc: Soc | None = None, torch_npu: str | None = None) -> None:
+    def __init__(self, soc: Soc | None = None) -> None:
         self.soc = soc or device_of(None)
         self.captured_streams = 0
         """What the captured graphs hold of the `soc.streams` that there are."""
         self.ledger = CallLedger()
-        self.runtime = RefusingRuntime(torch_npu=torch_npu)
-        """The captures that are open, and what is legal in them in that version of torch_npu."""
+        self.runtime = RefusingRuntime()
+        """The captures that are open, and what is legal in them; the wheel's version is put there with the wheel."""
         self.open: dict[int, OpenGraph] = {}
         """{stream on which a capture began: its graph}."""
         self.places = Places()

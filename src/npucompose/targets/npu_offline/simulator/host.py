@@ -38,6 +38,7 @@ def _before(name: str, device: SimulatedDevice, asked: Callable[..., None]) -> N
             asked(self, args, kwargs)
         return original(self, *args, **kwargs)
 
+    del method.__wrapped__  # most are torch's C++, which has no signature to show
     setattr(torch.Tensor, name, method)
 
 

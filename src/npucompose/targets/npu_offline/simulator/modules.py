@@ -62,6 +62,7 @@ def install(device: SimulatedDevice, root: Path) -> None:
         importlib.import_module(name)  # as torch_npu does before anybody asks: Dynamo's rules name torch.npu.amp
     importlib.import_module("torch_npu.npu._format")._apply_npu_format_patch()
     package.__dict__["__version__"] = importlib.import_module("torch_npu.version").__version__
+    device.runtime.torch_npu = package.__dict__["__version__"]
     _dynamo()
 
 
@@ -125,7 +126,7 @@ def _generator(device: SimulatedDevice, npu: ModuleType) -> None:
     generator = DeviceGenerator(device)
     for home in (npu, importlib.import_module("torch_npu.npu.random")):
         if "get_default_generator" in home.__dict__:
-            home.__dict__["get_default_generator"] = lambda index: generator
+            home.__dict__["get_default_generator"] = lambda device_index: generator
 
 
 def _accelerator(device: SimulatedDevice) -> None:
