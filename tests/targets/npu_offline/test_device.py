@@ -168,7 +168,9 @@ def test_captured_graphs_hold_streams_by_the_depth_of_their_queues_until_they_ar
     first, second = two_kernels(), two_kernels()
     assert device.captured_streams == 2, "two kernels fill one queue"
     assert device.hold_streams([3]) == 2, "the third task goes on in a further stream"
-    with pytest.raises(RuntimeError, match=r"207008[^$]*hold 4 streams, this one needs 1, and Ascend910B1 has 4") as caught:
+    with pytest.raises(
+        RuntimeError, match=r"207008[^$]*hold 4 streams, this one needs 1, and Ascend910B1 has 4"
+    ) as caught:
         two_kernels()
     assert "stream resources are insufficient" in str(caught.value).lower(), "what vllm-ascend looks for"
     first.reset()

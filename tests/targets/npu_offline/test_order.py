@@ -98,8 +98,6 @@ def test_what_a_call_writes_it_does_not_count_as_read_by_itself() -> None:
     assert order.clocks == {1: {1: 2}}
 
 
-
-
 def test_what_happens_before_what_follows_from_streams_and_events_alone() -> None:
     order = Order()
     order.call(1, "mm", reads=(), writes={X})

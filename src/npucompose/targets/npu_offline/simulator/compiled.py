@@ -81,6 +81,7 @@ def _answer(value: Any) -> Callable[..., Any]:
 
 def _devices(device: SimulatedDevice) -> dict[str, Any]:
     """There is one, it is there from the start, and it is number 0."""
+
     def set_device(index: int) -> None:
         if index:
             raise library_error("set_device" if index > 0 else "negative_device")

@@ -62,6 +62,7 @@ class OpenGraph(Capturing, Protocol):
     notes: list[str]
     outside: list[str]
     tape: list[Any]
+    blocks: dict[int, torch.UntypedStorage]
 
     def taped_record(self, event: SimulatedEvent, stream: int) -> None: ...
     def taped_wait(self, event: SimulatedEvent, stream: int) -> None: ...

@@ -21,7 +21,9 @@ COPIES = {"cpu": "x.cpu()", "numpy": "x.numpy()", "tolist": "x.tolist()", "__arr
 
 def install(device: SimulatedDevice) -> None:
     for name, what in COPIES.items():
-        _before(name, device, lambda tensor, args, kwargs, what=what: device.copied(tensor, f"{what} copies to the host"))
+        _before(
+            name, device, lambda tensor, args, kwargs, what=what: device.copied(tensor, f"{what} copies to the host")
+        )
     _before("to", device, lambda tensor, args, kwargs: _moved(device, tensor, args, kwargs))
     _before("__repr__", device, lambda tensor, args, kwargs: device.printed(tensor))
     _before("new_tensor", device, lambda tensor, args, kwargs: _filled(device, tensor, kwargs))

@@ -4,7 +4,8 @@
 A device's generator is a seed and an offset. A captured kernel keeps its offset from the beginning of the graph, and a
 replay adds the generator's: `set_rng_state` in a capture moves the offset of the kernels after it (Ascend/pytorch,
 aten/NPUGeneratorImpl.cpp:218, 455). Here a draw has no offset that could be moved. So the tape holds where a state was
-taken (`RandomMark`) and where it was set again (`RandomReturn`), and a replay goes back to what the generator was there.
+taken (`RandomMark`) and where it was set again (`RandomReturn`), and a replay goes back to what the generator was
+there.
 """
 
 from __future__ import annotations
@@ -153,7 +154,7 @@ class Randomness(Protocol):
 
 
 class DeviceGenerator:
-    """torch.npu's default generator: what torch_npu refuses of it in a capture is refused (NPUGeneratorImpl.cpp:297)."""
+    """torch.npu's default generator; refuses in a capture what torch_npu refuses (NPUGeneratorImpl.cpp:297)."""
 
     def __init__(self, device: Randomness) -> None:
         self._device = device

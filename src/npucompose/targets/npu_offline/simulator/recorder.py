@@ -87,7 +87,7 @@ class MemoryBefore:
 
 
 class Recorder(TorchDispatchMode):
-    """Asks the device about each call of a thread, and puts it on the tape of the graph that its stream is captured by."""
+    """Asks the device about each call of a thread, and puts it on the tape of the graph that captures its stream."""
 
     def __init__(self, device: Any) -> None:
         super().__init__()
@@ -114,7 +114,9 @@ class Recorder(TorchDispatchMode):
             # TorchAir captures on empty clones of the inputs (clone_input), because a device does not execute while
             # it captures. This capture does execute: on uninitialised memory an index would be out of range.
             out.copy_(args[0])
-        graph.taped_call(RecordedCall(func=func, args=args, kwargs=kwargs, out=out, stream=self.device.current), written)
+        graph.taped_call(
+            RecordedCall(func=func, args=args, kwargs=kwargs, out=out, stream=self.device.current), written
+        )
         return out
 
     def _aside(self, func: torch._ops.OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:

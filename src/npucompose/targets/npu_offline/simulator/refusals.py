@@ -1,4 +1,5 @@
-"""Errors in torch_npu's own form: what its library refuses (`checks.yaml`), what the runtime answers (capture/rules.yaml).
+"""Errors in torch_npu's own form: what its library refuses (`checks.yaml`), what the runtime answers
+(capture/rules.yaml).
 
 `library_error("replay_without_capture")`, `runtime_error(rules().of("synchronise"), "torch.npu.synchronize()")`.
 """
@@ -66,7 +67,9 @@ def library_error(name: str, **words: object) -> RuntimeError:
     return RuntimeError(sentence if row.error is None else f"{sentence}{_kind(row.error)}")
 
 
-def runtime_error(rule: CaptureRule, what: str, source: str | None = None, mode: CaptureMode = "global") -> RuntimeError:
+def runtime_error(
+    rule: CaptureRule, what: str, source: str | None = None, mode: CaptureMode = "global"
+) -> RuntimeError:
     """The answer to what a rule forbids, and below it what was done, where, and what to write instead."""
     at = f" at {source}" if source else ""
     why = f"\nsimulator: {what}{at}: {rule.forbids}. Instead: {rule.fix}."
