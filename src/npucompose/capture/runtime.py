@@ -111,7 +111,8 @@ class CaptureRuntime:
 
     # Captures begin and end.
 
-    def begin(self, stream: int = CAPTURING, source: str | None = None, mode: CaptureMode | None = None) -> None:
+    def begin(self, stream: int = CAPTURING, source: str | None = None, mode: CaptureMode | None = None) -> bool:
+        """Whether a capture is open on the stream then that was not before."""
         capture = Capture(origin=stream, mode=mode or self.mode, thread=threading.get_ident())
         if self.capture_of(stream) is not None:
             self.refuse("nested_capture", "a capture begins on a stream that is captured", source)
@@ -122,6 +123,7 @@ class CaptureRuntime:
             capture.tasks[stream] = []
         if self.task_queue == 2:
             self.refuse("task_queue", "a capture begins while the task queue works at level 2", source)
+        return capture in self.captures
 
     def end(self, stream: int = CAPTURING, source: str | None = None) -> None:
         """The capture ends: all that its other streams did last must be waited for."""
