@@ -105,7 +105,7 @@ def test_what_a_model_prints_is_shown_as_its_own_and_never_among_the_answer(
     assert explanation.printed[:2] == ("the sum is tensor(32.)", "from below")
     assert capfd.readouterr().out == ""
     assert "  the model printed: the sum is tensor(32.)" in printed(explanation)
-    assert [one.rule for one in explanation.capture.findings][0] == "host_read"
+    assert next(one.rule for one in explanation.capture.findings) == "host_read"
 
 
 def test_a_model_that_prints_much_is_cut_short() -> None:

@@ -31,6 +31,8 @@ class CaptureRule:
     sources: tuple[str, ...]
     also: tuple[int, ...] = ()
     """Further codes that the same line leaves in a log."""
+    first: Mapping[CaptureMode, int] = option(factory=dict)
+    """{capture_error_mode: the code that torch_npu raises there}, where it is another one than `code`."""
     call: str | None = None
     """The function whose answer torch_npu raises."""
     raises: str | None = None

@@ -126,17 +126,23 @@ class CaptureRuntime:
         return capture in self.captures
 
     def end(self, stream: int = CAPTURING, source: str | None = None) -> None:
-        """The capture ends: all that its other streams did last must be waited for."""
+        """The capture ends: all that its other streams did last must be waited for. It is over whatever is refused."""
         capture = self.capture_of(stream)
         if capture is None:
             self.refuse("not_capturing", f"a capture ends on stream {stream}, which is not captured", source)
         elif stream != capture.origin:
             self.refuse("unmatched_end", f"the capture ends on stream {stream}", source)
         else:
-            if capture.thread != threading.get_ident() and capture.mode in rules().of("wrong_thread").modes:
-                self.refuse("wrong_thread", "the capture ends in another thread", source)
+            try:
+                self._close(capture, source)
+            finally:
+                self.captures.remove(capture)
+
+    def _close(self, capture: Capture, source: str | None) -> None:
+        if capture.thread != threading.get_ident() and capture.mode in rules().of("wrong_thread").modes:
+            self.refuse("wrong_thread", "the capture ends in another thread", source)
+        if not capture.lost:
             self._validate(capture)
-            self.captures.remove(capture)
 
     def _validate(self, capture: Capture) -> None:
         for line in capture.groups.values():
@@ -198,8 +204,8 @@ class CaptureRuntime:
         elif stream == DEFAULT:
             self.refuse("default_stream_waits", "the default stream waits for an event of the capture", source)
         elif capture is not None and capture is not found.capture:
+            capture.lost = found.capture.lost = True
             self.refuse("crossed_captures", "a stream waits for an event of another capture", source)
-            capture.lost = True
         else:
             self._join(found, stream, source)
 
@@ -228,8 +234,8 @@ class CaptureRuntime:
         if capture is None:
             return 0
         if capture.groups and stream not in capture.groups:
-            self.refuse("task_group_broken", f"{task.what} on another stream than that of the task group", task.source)
             capture.lost = True
+            self.refuse("task_group_broken", f"{task.what} on another stream than that of the task group", task.source)
         capture.tasks[stream].append(task)
         return len(capture.tasks[stream])
 
