@@ -23,7 +23,7 @@ from npucompose.results.capture_budget import CaptureBudgetFacts
 from npucompose.targets.foretelling import Foretelling
 
 CAPTURE_MODE = "npugraph_ex.capture_error_mode"
-NOT_TRACED = "the model calls streams or collectives, which torch.compile traces on the device only"
+NOT_TRACED = "the model calls torch.npu, streams or collectives, which torch.compile traces on the device only"
 
 
 def capture_of(session: Session) -> tuple[CaptureLegality, float, float]:
