@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from npucompose.ops.definitions import UnsupportedArgument, define_missing
+from npucompose.ops.definitions import define_missing, unsupported
 from npucompose.ops.masked import Attended, Hidden, attend
 
 SCHEMAS = {
@@ -87,13 +87,13 @@ def _fia(
     q, k, v = _bnsd(query, key, value, input_layout, num_heads, kv_heads)
     rows, columns = q.shape[2], k.shape[2]
     if input_layout == "BNSD_BSND" and rows == 1:
-        raise UnsupportedArgument(FIA, "input_layout", "is BNSD_BSND for one query", "It needs Q_S > 1; use BNSD.")
+        raise unsupported(FIA, "input_layout", "is BNSD_BSND for one query", "It needs Q_S > 1; use BNSD.")
     if rows == 1:
         sparse_mode = 0  # "sparse_mode has no meaning when Q_S is 1", as pre_tokens and next_tokens have not
     elif sparse_mode == 0 and atten_mask is not None and (pre_tokens < rows or next_tokens < columns):
         short = pre_tokens < rows
         which, given, bound = ("pre_tokens", pre_tokens, rows) if short else ("next_tokens", next_tokens, columns)
-        raise UnsupportedArgument(FIA, which, f"is {given}", f"Only bands that cover all tokens: at least {bound}.")
+        raise unsupported(FIA, which, f"is {given}", f"Only bands that cover all tokens: at least {bound}.")
     q_lengths = _lengths(FIA, "actual_seq_lengths", actual_seq_lengths, q.shape[0], rows)
     kv_lengths = _lengths(FIA, "actual_seq_lengths_kv", actual_seq_lengths_kv, q.shape[0], columns)
     if sparse_mode in (2, 3):
@@ -101,7 +101,7 @@ def _fia(
         hidden = Hidden(causal="left_up" if sparse_mode == 2 else "right_down")
     else:
         if sparse_mode == 1 and atten_mask is None:
-            raise UnsupportedArgument(FIA, "atten_mask", "is missing", "sparse_mode=1 needs the whole mask.")
+            raise unsupported(FIA, "atten_mask", "is missing", "sparse_mode=1 needs the whole mask.")
         hidden = Hidden(mask=_mask(FIA, atten_mask, q.shape[0], rows, columns))
     pse = _pse(FIA, pse_shift, q, columns)
     done = attend(q, k, v, scale, hidden, pse, q_lengths, kv_lengths, softmax_lse_flag)
@@ -147,7 +147,7 @@ def _ifa(
     _refuse_shapes(IFA, query, key, value, input_layout, num_heads, kv_heads)
     q, k, v = _bnsd(query, key, value, input_layout, num_heads, kv_heads)
     if q.shape[2] != 1:
-        raise UnsupportedArgument(IFA, "query", f"has {q.shape[2]} tokens", f"It takes one; use {FIA} for more.")
+        raise unsupported(IFA, "query", f"has {q.shape[2]} tokens", f"It takes one; use {FIA} for more.")
     hidden = Hidden(mask=_mask(IFA, atten_mask, q.shape[0], 1, k.shape[2]))
     kv_lengths = _lengths(IFA, "actual_seq_lengths", actual_seq_lengths, q.shape[0], k.shape[2])
     done = attend(q, k, v, scale_value, hidden, _pse(IFA, pse_shift, q, k.shape[2]), None, kv_lengths, False)
@@ -189,15 +189,15 @@ def _refuse_names(op: str, others: dict[str, Any], layout: str, sparse: int, pre
         if name in _taken(op) or given is None or given is False:
             continue
         if not (isinstance(given, int) and given == 0):
-            raise UnsupportedArgument(op, name, "is not supported here", f"Supported: {SUPPORTED}.")
+            raise unsupported(op, name, "is not supported here", f"Supported: {SUPPORTED}.")
     layouts = LAYOUTS if op == FIA else [name for name in LAYOUTS if "_" not in name]
     if layout not in layouts:
-        raise UnsupportedArgument(op, "input_layout", f"is {layout!r}", f"Supported: {', '.join(layouts)}.")
+        raise unsupported(op, "input_layout", f"is {layout!r}", f"Supported: {', '.join(layouts)}.")
     if sparse not in (0, 1, 2, 3):
-        raise UnsupportedArgument(op, "sparse_mode", f"is {sparse}", "Supported: 0, 1, 2, 3.")
+        raise unsupported(op, "sparse_mode", f"is {sparse}", "Supported: 0, 1, 2, 3.")
     possible = (0, 1, 2, 3) if op == FIA else (0, 1)
     if precise not in possible:
-        raise UnsupportedArgument(op, "inner_precise", f"is {precise}", f"Possible: {', '.join(map(str, possible))}.")
+        raise unsupported(op, "inner_precise", f"is {precise}", f"Possible: {', '.join(map(str, possible))}.")
 
 
 def _refuse_shapes(
@@ -207,26 +207,26 @@ def _refuse_shapes(
     named = {"query": query, "key": key, "value": value}
     for name, tensor in named.items():
         if tensor.dim() != rank:
-            raise UnsupportedArgument(op, name, f"has {tensor.dim()} dimensions", f"{layout} has {rank}.")
+            raise unsupported(op, name, f"has {tensor.dim()} dimensions", f"{layout} has {rank}.")
         if tensor.dtype not in DTYPES or tensor.dtype != query.dtype:
             possible = "All three are of one of " + ", ".join(str(d) for d in DTYPES) + "."
-            raise UnsupportedArgument(op, name, f"is {tensor.dtype}", possible)
+            raise unsupported(op, name, f"is {tensor.dtype}", possible)
     if heads < 1 or kv_heads < 1 or heads % kv_heads or heads // kv_heads > 64:
         possible = f"num_heads={heads} must be a multiple of it, at most 64 times as much (0: the same)."
-        raise UnsupportedArgument(op, "num_key_value_heads", f"is {kv_heads}", possible)
+        raise unsupported(op, "num_key_value_heads", f"is {kv_heads}", possible)
     for name, count in (("query", heads), ("key", kv_heads), ("value", kv_heads)):
         size = named[name].shape[{"BSH": 2, "BSND": 2}.get(layout, 1)]
         if (size % count if layout == "BSH" else size != count) or size == 0:
             what = "H, a multiple of the heads" if layout == "BSH" else "N, the number of heads"
-            raise UnsupportedArgument(op, name, f"has {size} for {what} ({count})", f"Its shape is {layout}.")
+            raise unsupported(op, name, f"has {size} for {what} ({count})", f"Its shape is {layout}.")
     tokens = {"BSH": 1, "BSND": 1}.get(layout, 2)
     if not query.shape[0] == key.shape[0] == value.shape[0] or key.shape[tokens] != value.shape[tokens]:
         shapes = ", ".join(f"{name} {tuple(tensor.shape)}" for name, tensor in named.items())
-        raise UnsupportedArgument(op, "key", f"does not fit: {shapes}", "B is common to all, S to key and value.")
+        raise unsupported(op, "key", f"does not fit: {shapes}", "B is common to all, S to key and value.")
     depths = [t.shape[2] // n if layout == "BSH" else t.shape[3] for t, n in ((query, heads), (key, kv_heads))]
     if depths[0] != depths[1]:
         shapes = f"query {tuple(query.shape)}, key {tuple(key.shape)}"
-        raise UnsupportedArgument(op, "key", f"has another head size: {shapes}", "D is common to query and key.")
+        raise unsupported(op, "key", f"has another head size: {shapes}", "D is common to query and key.")
 
 
 def _refuse_other_than_triangle(sparse_mode: int, mask: torch.Tensor | None) -> None:
@@ -234,7 +234,7 @@ def _refuse_other_than_triangle(sparse_mode: int, mask: torch.Tensor | None) -> 
     shape = None if mask is None else tuple(mask.shape)
     if shape is None or shape[-2:] != (2048, 2048) or any(size != 1 for size in shape[:-2]):
         given = "is missing" if shape is None else f"has shape {shape}"
-        raise UnsupportedArgument(FIA, "atten_mask", given, f"sparse_mode={sparse_mode} needs the 2048 × 2048 one.")
+        raise unsupported(FIA, "atten_mask", given, f"sparse_mode={sparse_mode} needs the 2048 × 2048 one.")
 
 
 # From the arguments' forms to the one form that `attend` knows: B, N, S, D.
@@ -283,13 +283,13 @@ def _lengths(op: str, name: str, given: Sequence[int] | None, batch: int, longes
     if given is None:
         return None
     if len(given) != 1 and len(given) < batch:
-        raise UnsupportedArgument(op, name, f"has {len(given)} lengths", f"Possible: 1, or at least B = {batch}.")
+        raise unsupported(op, name, f"has {len(given)} lengths", f"Possible: 1, or at least B = {batch}.")
     lengths = [int(n) for n in given[:batch]]
     if len(lengths) == 1:
         lengths *= batch
     for length in lengths:
         if not 0 <= length <= longest:
-            raise UnsupportedArgument(op, name, f"holds {length}", f"Possible: 0 to S = {longest}.")
+            raise unsupported(op, name, f"holds {length}", f"Possible: 0 to S = {longest}.")
     return None if all(length == longest for length in lengths) else lengths
 
 
@@ -298,7 +298,7 @@ def _mask(op: str, mask: torch.Tensor | None, batch: int, rows: int, columns: in
     if mask is None:
         return None
     if mask.dtype not in (torch.bool, torch.int8, torch.uint8):
-        raise UnsupportedArgument(op, "atten_mask", f"is {mask.dtype}", "Possible: bool, int8, uint8.")
+        raise unsupported(op, "atten_mask", f"is {mask.dtype}", "Possible: bool, int8, uint8.")
     shape = tuple(mask.shape)
     if mask.dim() == 2:
         mask = mask[:, None, None, :] if rows == 1 else mask[None, None]
@@ -309,7 +309,7 @@ def _mask(op: str, mask: torch.Tensor | None, batch: int, rows: int, columns: in
         possible = "(Q_S, KV_S), (B|1, Q_S, KV_S), (B|1, 1, Q_S, KV_S)"
         possible = "(B, KV_S), (B, 1, KV_S), (B, 1, 1, KV_S)" if rows == 1 else possible
         here = f"B = {batch}, Q_S = {rows}, KV_S = {columns}, S may be padded."
-        raise UnsupportedArgument(op, "atten_mask", f"has shape {shape}", f"Possible: {possible}; {here}")
+        raise unsupported(op, "atten_mask", f"has shape {shape}", f"Possible: {possible}; {here}")
     return mask[:, :, :rows, :columns].to(torch.bool)
 
 
@@ -318,9 +318,9 @@ def _pse(op: str, pse: torch.Tensor | None, q: torch.Tensor, columns: int) -> to
         return None
     batch, heads, rows, _ = q.shape
     if pse.dtype != q.dtype:
-        raise UnsupportedArgument(op, "pse_shift", f"is {pse.dtype}", f"The query is {q.dtype}.")
+        raise unsupported(op, "pse_shift", f"is {pse.dtype}", f"The query is {q.dtype}.")
     fits = pse.dim() == 4 and pse.shape[0] in (1, batch) and pse.shape[1] == heads
     if not fits or pse.shape[2] < rows or pse.shape[3] < columns:
         possible = f"Possible: (B|1, N, Q_S, KV_S) of B = {batch}, N = {heads}, Q_S = {rows}, KV_S = {columns}."
-        raise UnsupportedArgument(op, "pse_shift", f"has shape {tuple(pse.shape)}", possible)
+        raise unsupported(op, "pse_shift", f"has shape {tuple(pse.shape)}", possible)
     return pse[:, :, :rows, :columns]

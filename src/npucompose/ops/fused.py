@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from npucompose.ops.definitions import UnsupportedArgument, define_missing
+from npucompose.ops.definitions import define_missing, unsupported
 
 SCHEMAS = {
     "npu_rms_norm": "npu_rms_norm(Tensor self, Tensor gamma, float epsilon=1e-06) -> (Tensor, Tensor)",
@@ -70,9 +70,9 @@ def _rotary_mul(
 
 def _check_rotary(rotary_mode: str, rotate: torch.Tensor | None) -> None:
     if rotate is not None:
-        raise UnsupportedArgument("npu_rotary_mul", "rotate", "is not supported here", "Leave it at None.")
+        raise unsupported("npu_rotary_mul", "rotate", "is not supported here", "Leave it at None.")
     if rotary_mode not in ("half", "interleave"):
-        raise UnsupportedArgument("npu_rotary_mul", "rotary_mode", f"is '{rotary_mode}'", "Possible: half, interleave.")
+        raise unsupported("npu_rotary_mul", "rotary_mode", f"is '{rotary_mode}'", "Possible: half, interleave.")
 
 
 def _wide(x: torch.Tensor) -> torch.Tensor:

@@ -30,7 +30,7 @@ import torch
 import yaml
 
 from npucompose.ops import attention, fused
-from npucompose.ops.definitions import UnsupportedArgument
+from npucompose.ops.definitions import unsupported
 from npucompose.targets.npu_offline.simulator.device import SimulatedDevice
 from npucompose.targets.npu_offline.simulator.modules import module
 
@@ -276,14 +276,14 @@ def _options(name: str, args: tuple[Any, ...], named: dict[str, Any]) -> dict[st
 def _refuse(name: str, query: Any, head_num: int, layout: str, options: dict[str, Any], keep_prob: float) -> None:
     if layout != "BNSD" or query.dim() != 4 or query.size(1) != head_num:
         given = f"is '{layout}' for {tuple(query.shape)} and {head_num} heads"
-        raise UnsupportedArgument(name, "input_layout", given, "Supported: BNSD.")
+        raise unsupported(name, "input_layout", given, "Supported: BNSD.")
     if options["sparse_mode"] not in (ALL, LEFT_UP):
-        raise UnsupportedArgument(name, "sparse_mode", f"is {options['sparse_mode']}", "Supported: 0, 2.")
+        raise unsupported(name, "sparse_mode", f"is {options['sparse_mode']}", "Supported: 0, 2.")
     if keep_prob != 1.0:
-        raise UnsupportedArgument(name, "keep_prob", f"is {keep_prob}", "Supported: 1, no dropout.")
+        raise unsupported(name, "keep_prob", f"is {keep_prob}", "Supported: 1, no dropout.")
     for option in ("pse", "padding_mask", "prefix", "actual_seq_qlen", "actual_seq_kvlen", "sink", "dropout_mask"):
         if options.get(option) is not None:
-            raise UnsupportedArgument(name, option, "is not supported here", "Leave it at None.")
+            raise unsupported(name, option, "is not supported here", "Leave it at None.")
 
 
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Any, ...]) -> None:
