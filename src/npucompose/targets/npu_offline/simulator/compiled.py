@@ -17,9 +17,8 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from npucompose.targets.npu_offline.simulator import classes, lacking
 from npucompose.targets.npu_offline.simulator.device import CUBE, VECTOR, SimulatedDevice, owner_of
+from npucompose.vendor.versions import CANN, cann_is_at_least
 
-CANN = "9.0.0"
-"""The CANN version that the simulator says it is: the one that torch_npu 2.13.0 was released for."""
 KINDS = (CUBE, VECTOR)
 """What a limit counts, by the number that stands for it in a call."""
 
@@ -227,12 +226,3 @@ def tensor_over(metadata: Mapping[str, Any], storage: torch.UntypedStorage) -> t
     with _disable_current_modes():
         empty = torch.empty(0, dtype=metadata["dtype"])
         return empty.set_(storage, metadata["storage_offset"], metadata["size"], metadata["stride"])
-
-
-def cann_is_at_least(version: str, module: str = "CANN") -> bool:
-    """`cann_is_at_least("8.2.RC1")`: the first two numbers count."""
-
-    def numbers(text: str) -> tuple[int, ...]:
-        return tuple(int("".join(filter(str.isdigit, part)) or 0) for part in text.split(".")[:2])
-
-    return numbers(CANN) >= numbers(version)

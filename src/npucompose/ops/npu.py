@@ -1,0 +1,217 @@
+"""torch.ops.npu.*: every operator of torch_npu, with what this machine has of it.
+
+Schemas are those of the wheel that is found here, else of the list that npucompose brings. The form of the results
+comes from our own meta function, else from the wheel's; values from a reference kernel of this package, else there are
+none: such an operator can be traced, and calling it is refused, but for within `forms_for_values`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from attrs import define as mutable
+from attrs import field
+from torch._subclasses.fake_tensor import FakeTensorMode, UnsupportedOperatorException
+from torch.fx.node import has_side_effect
+from torch.utils._python_dispatch import _disable_current_modes
+from torch.utils._pytree import tree_map_only
+
+from npucompose.errors import NpuComposeError
+from npucompose.ops import attention, fused, meta_functions
+from npucompose.ops.catalogue import Catalogue, shipped
+from npucompose.ops.definitions import UnsupportedArgument
+from npucompose.ops.meta_functions import MetaFunctions
+from npucompose.vendor.devices import device_of
+
+FETCH = "npucompose fetch torch_npu"
+Function = Callable[..., Any]
+REFERENCE: Mapping[str, tuple[Function, Function | None]] = {**attention.KERNELS, **fused.KERNELS}
+"""{operator: (its reference kernel, what gives the form of its results)}; None: the kernel itself does."""
+_LIBRARIES: list[torch.library.Library] = []
+
+
+class NoShape(NpuComposeError, NotImplementedError):
+    """Nothing here knows the form of an operator's results."""
+
+
+class NoKernel(NpuComposeError, NotImplementedError):
+    """An operator is called for its values, and this machine has no kernel for it."""
+
+
+@mutable(kw_only=True, eq=False)
+class Sources:
+    """Where the operators of this process come from."""
+
+    catalogue: Catalogue = field(factory=shipped)
+    soc: str | None = None
+    no_wheel: str = ""
+    """Why the catalogue is not a wheel's: the end of a sentence."""
+    functions: MetaFunctions | None = None
+    """Of the wheel, once they were asked for."""
+    formed: set[str] | None = None
+    """Names of the operators that gave forms in place of values; None where that is not wanted."""
+    ours: dict[str, bool] = field(factory=dict)
+    """{overload that was defined here: whether the form of its results can be asked for}."""
+    packets: set[str] = field(factory=set)
+
+    def shapes(self, name: str) -> Function:
+        """The wheel's meta function of an overload."""
+        if self.catalogue.root is None:
+            known = f"torch_npu {self.catalogue.version} has a meta function for it"
+            raise NoShape(f"the shapes of torch.ops.npu.{name} are not known: {known}, and {self.no_wheel}.")
+        if self.functions is None:
+            self.functions = meta_functions.load(self.catalogue.root, device_of(self.soc).number)
+        return self.functions[name]
+
+
+SOURCES = Sources(no_wheel=f"no wheel is at hand: type `{FETCH}`")
+
+
+def define(catalogue: Catalogue | None = None, *, soc: str | None = None, no_wheel: str = "") -> None:
+    """Make every operator of the catalogue exist that torch_npu has not defined; what is there stays.
+
+    A later call with another catalogue adds the operators and the shapes that only it knows.
+    """
+    if catalogue is not None and catalogue.root != SOURCES.catalogue.root:
+        SOURCES.catalogue, SOURCES.functions = catalogue, None
+    SOURCES.soc, SOURCES.no_wheel = soc, no_wheel or SOURCES.no_wheel
+    known = SOURCES.catalogue
+    ours, library = SOURCES.ours, torch.library.Library("npu", "FRAGMENT")
+    _LIBRARIES.append(library)  # a library's operators live as long as the object
+    for name, schema in known.schemas.items():
+        packet = name.partition(".")[0]
+        if name not in ours and (packet in SOURCES.packets or not _exists(packet)):
+            library.define(schema)
+            ours[name] = False
+            SOURCES.packets.add(packet)
+            if name in known.effects:
+                has_side_effect(overload(name))
+            _implement(library, name)
+        if ours.get(name) is False and (name in known.shaped or name in REFERENCE):
+            library.impl(name, _shape(name), "Meta")
+            ours[name] = True
+
+
+def _exists(packet: str) -> bool:
+    return hasattr(torch.ops.npu, packet) or hasattr(torch.ops.aten, packet)
+
+
+def _implement(library: torch.library.Library, name: str) -> None:
+    """Values on every device that this machine may have, and of operators without tensor arguments."""
+    if name in REFERENCE or "Tensor" not in SOURCES.catalogue.schemas[name].rpartition("->")[0]:
+        library.impl(name, value(name), "CompositeExplicitAutograd")
+    else:
+        for key in ("CPU", "CUDA"):
+            library.impl(name, value(name), key)
+
+
+def overload(name: str) -> torch._ops.OpOverload:
+    """`overload("npu_max.dim")` is torch.ops.npu.npu_max.dim."""
+    packet, _, last = name.partition(".")
+    return getattr(getattr(torch.ops.npu, packet), last or "default")
+
+
+def _shape(name: str) -> Function:
+    """What gives the form of the results: ours, and where ours refuses an argument or there is none, the wheel's."""
+    kernel, meta = REFERENCE.get(name, (None, None))
+    own = meta or kernel
+
+    def shape(*args: Any, **kwargs: Any) -> Any:
+        if own is None:
+            return SOURCES.shapes(name)(*args, **kwargs)
+        try:
+            return own(*args, **kwargs)
+        except UnsupportedArgument:
+            if SOURCES.catalogue.root is None or name not in SOURCES.catalogue.shaped:
+                raise
+            return SOURCES.shapes(name)(*args, **kwargs)
+
+    return shape
+
+
+def value(name: str) -> Function:
+    """What computes the results: the reference kernel, and where it refuses an argument or there is none, nothing; but
+    zeros of the right form within `forms_for_values`."""
+    kernel = REFERENCE.get(name, (None, None))[0]
+
+    def compute(*args: Any, **kwargs: Any) -> Any:
+        if kernel is not None:
+            try:
+                return kernel(*args, **kwargs)
+            except UnsupportedArgument:
+                if SOURCES.formed is None:
+                    raise
+        if SOURCES.formed is None:
+            raise NoKernel(
+                f"torch.ops.npu.{name} has no reference kernel: on this machine a model with it can be explained "
+                "(npucompose explain), and not be run. An NPU runs it (target=npu)."
+            )
+        SOURCES.formed.add(name)
+        with _disable_current_modes():
+            return form(overload(name), args, kwargs)
+
+    return compute
+
+
+@contextmanager
+def forms_for_values() -> Iterator[set[str]]:
+    """In here an operator without a kernel gives zeros of the right form. Yields the names of those that did."""
+    before, SOURCES.formed = SOURCES.formed, set()
+    try:
+        yield SOURCES.formed
+    finally:
+        SOURCES.formed = before
+
+
+def form(op: torch._ops.OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """Zeros in the form of the operator's results; an argument that it returns is the result itself."""
+    returned = _returned_arguments(op, args, kwargs)
+    if returned is not None:
+        return returned
+    real: dict[int, torch.Tensor] = {}
+    mode = FakeTensorMode(allow_non_fake_inputs=True)
+
+    def fake(tensor: torch.Tensor) -> torch.Tensor:
+        made = mode.from_tensor(tensor, static_shapes=True)
+        real[id(made)] = tensor
+        return made
+
+    given, named = tree_map_only(torch.Tensor, fake, (tuple(args), dict(kwargs)))
+    try:
+        with mode:
+            found = op(*given, **named)
+    except UnsupportedOperatorException as error:
+        name = op._schema.name.removeprefix("npu::")
+        raise NoShape(f"{no_shape(name)}, and this machine has no kernel for it.") from error
+    return tree_map_only(torch.Tensor, lambda one: real[id(one)] if id(one) in real else _zeros(one), found)
+
+
+def no_shape(name: str) -> str:
+    """`torch_npu 2.13.0 has no meta function for torch.ops.npu.npu_mish`."""
+    return f"torch_npu {SOURCES.catalogue.version} has no meta function for torch.ops.npu.{name}"
+
+
+def _returned_arguments(op: torch._ops.OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """The results of an operator that only returns what it has written: a tensor, a tuple of them; None elsewhere."""
+    schema = op._schema
+    written = {one.alias_info.before_set.__str__(): at for at, one in enumerate(schema.arguments) if one.alias_info}
+    if not schema.returns:
+        return ()
+    found: list[Any] = []
+    for one in schema.returns:
+        at = written.get(one.alias_info.before_set.__str__()) if one.alias_info else None
+        if at is None:
+            return None
+        found.append(args[at] if at < len(args) else kwargs.get(schema.arguments[at].name))
+    return found[0] if len(found) == 1 else tuple(found)
+
+
+def _zeros(fake: torch.Tensor) -> torch.Tensor:
+    """In any type, those without arithmetic too."""
+    size = 1 + sum((n - 1) * step for n, step in zip(fake.shape, fake.stride(), strict=True)) if fake.numel() else 0
+    device = "cpu" if fake.device.type == "meta" else fake.device
+    memory = torch.zeros(size * fake.element_size(), dtype=torch.uint8, device=device)
+    return memory.view(fake.dtype).as_strided(fake.shape, fake.stride())
