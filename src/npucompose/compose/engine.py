@@ -14,13 +14,16 @@ import attrs
 from attrs import frozen
 
 from npucompose.compose.check import Checked
-from npucompose.errors import CompileError, NpuComposeError, traced_line
+from npucompose import ops
+from npucompose.errors import CompileError, ConfigError, NpuComposeError, traced_line
+from npucompose.ops.catalogue import of_wheel, shipped
 from npucompose.passes.base import STAGES
 from npucompose.passes.pipeline import PassPipeline
 from npucompose.results.effective import Effective
 from npucompose.schema.experiment import Experiment
 from npucompose.targets.base import NO_FOLDERS, Folders, VendorCompiled, VendorCompiler
 from npucompose.targets.compilation import Backend
+from npucompose.targets.npu_offline import wheel
 from npucompose.targets.process_groups import exchange
 from npucompose.vendor.compiler import CompilerOptions
 
@@ -46,12 +49,10 @@ class Materialised:
 
 def materialize(checked: Checked, folders: Folders = NO_FOLDERS) -> Materialised:
     """Build config, pipelines and backend. Loads torch; compiles nothing yet. A vendor's files go into `folders`."""
-    from npucompose import ops
-
     experiment = checked.experiment
     mode = experiment.mode.name
     checked.target.prepare(mode)  # first: a vendor's package wants to define its operators itself
-    ops.define()
+    _define_operators(checked.target.soc)
     ops.define_installed(rule.op for rule in experiment.adapt.rules)
     can = attrs.evolve(checked.target.capabilities(mode), ranks=exchange)
     proving = experiment.check == "per_pass"
@@ -80,6 +81,17 @@ def materialize(checked: Checked, folders: Folders = NO_FOLDERS) -> Materialised
         effective=checked.effective,
         provenance=checked.provenance,
     )
+
+
+def _define_operators(soc: str | None) -> None:
+    """Those of the wheel that is found here; where it is of the version that npucompose has the list of, of that list."""
+    try:
+        found = wheel.find()
+        brought = found is None or found.version == shipped().version
+        known = None if found is None or brought else of_wheel(found.tree / "torch_npu", found.version)
+    except ConfigError:  # said when a shape is asked for
+        known = None
+    ops.define(known, locate=wheel.locate, soc=soc)
 
 
 # What Dynamo says when it cannot make a graph, as one paragraph: the operator or construct and the model's line.

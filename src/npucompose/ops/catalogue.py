@@ -51,8 +51,6 @@ class Catalogue:
     """Overloads with a meta function."""
     effects: frozenset[str] = frozenset()
     """Those that the wheel keeps in a graph whether their results are used or not."""
-    root: Path | None = None
-    """The wheel's folder torch_npu; None of the list that npucompose brings."""
 
 
 def of_wheel(root: Path, version: str) -> Catalogue:
@@ -68,7 +66,7 @@ def of_wheel(root: Path, version: str) -> Catalogue:
     text = "".join(one.read_text(encoding="utf-8") for one in meta_files(root))
     effects = frozenset(_EFFECT.findall(text))
     return Catalogue(
-        version=version, schemas=found, shaped=found.keys() & frozenset(registered(text)), effects=effects, root=root
+        version=version, schemas=found, shaped=found.keys() & frozenset(registered(text)), effects=effects
     )
 
 

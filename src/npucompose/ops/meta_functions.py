@@ -57,16 +57,13 @@ def load(root: Path, soc: int) -> MetaFunctions:
 def _stand_ins(root: Path, soc: int) -> Iterator[None]:
     """What the files import of torch_npu, which they go on to use when they are called."""
 
-    def is_at_least(version: str, module: str = "CANN") -> bool:
-        return cann_is_at_least(version)
-
     answers: dict[str, dict[str, Any]] = {
         "torch_npu": dtype_numbers(root),
         "torch_npu.utils": {},
         # A device puts the time, the process and the rank behind each message.
         "torch_npu.utils._error_code": {"ErrCode": _Codes(), "ops_error": lambda code: ""},
         "torch_npu.npu": {},
-        "torch_npu.npu.utils": {"get_cann_version": lambda module="CANN": CANN, "_is_gte_cann_version": is_at_least},
+        "torch_npu.npu.utils": {"get_cann_version": lambda module="CANN": CANN, "_is_gte_cann_version": cann_is_at_least},
         "torch_npu.npu._backends": {"get_soc_version": lambda: soc},
     }
     made: dict[str, ModuleType] = {}

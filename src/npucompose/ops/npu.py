@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -19,17 +20,18 @@ from torch.fx.node import has_side_effect
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_map_only
 
-from npucompose.errors import NpuComposeError
+from npucompose.errors import ConfigError, NpuComposeError
 from npucompose.ops import attention, fused, meta_functions
 from npucompose.ops.catalogue import Catalogue, shipped
 from npucompose.ops.definitions import UnsupportedArgument
 from npucompose.ops.meta_functions import MetaFunctions
 from npucompose.vendor.devices import device_of
 
-FETCH = "npucompose fetch torch_npu"
 Function = Callable[..., Any]
-REFERENCE: Mapping[str, tuple[Function, Function | None]] = {**attention.KERNELS, **fused.KERNELS}
-"""{operator: (its reference kernel, what gives the form of its results)}; None: the kernel itself does."""
+KERNELS: Mapping[str, Function] = {**attention.KERNELS, **fused.KERNELS}
+"""{operator: its reference kernel}."""
+METAS: Mapping[str, Function] = {**KERNELS, **attention.METAS, **fused.METAS}
+"""{operator: what gives the form of its results}: the kernel itself where nothing else is needed."""
 _LIBRARIES: list[torch.library.Library] = []
 
 
@@ -46,39 +48,50 @@ class Sources:
     """Where the operators of this process come from."""
 
     catalogue: Catalogue = field(factory=shipped)
+    locate: Callable[[], Path] = field(default=lambda: _nowhere())
+    """Finds the unpacked wheel, or raises ConfigError that says why there is none."""
     soc: str | None = None
-    no_wheel: str = ""
-    """Why the catalogue is not a wheel's: the end of a sentence."""
+    """The system on chip that the wheel's meta functions are asked for."""
     functions: MetaFunctions | None = None
     """Of the wheel, once they were asked for."""
     formed: set[str] | None = None
     """Names of the operators that gave forms in place of values; None where that is not wanted."""
+    forming: bool = False
     ours: dict[str, bool] = field(factory=dict)
     """{overload that was defined here: whether the form of its results can be asked for}."""
     packets: set[str] = field(factory=set)
 
     def shapes(self, name: str) -> Function:
         """The wheel's meta function of an overload."""
-        if self.catalogue.root is None:
-            known = f"torch_npu {self.catalogue.version} has a meta function for it"
-            raise NoShape(f"the shapes of torch.ops.npu.{name} are not known: {known}, and {self.no_wheel}.")
         if self.functions is None:
-            self.functions = meta_functions.load(self.catalogue.root, device_of(self.soc).number)
+            try:
+                root = self.locate() / "torch_npu"
+            except ConfigError as error:
+                unknown = f"the shapes of torch.ops.npu.{name} are not known: its meta function is in the torch_npu wheel"
+                raise NoShape(f"{unknown}; {error}") from error
+            self.functions = meta_functions.load(root, device_of(self.soc).number)
+        if name not in self.functions:
+            raise NoShape(f"{no_meta_function(name)}.")
         return self.functions[name]
 
 
-SOURCES = Sources(no_wheel=f"no wheel is at hand: type `{FETCH}`")
+def _nowhere() -> Path:
+    raise ConfigError("no wheel was looked for")
 
 
-def define(catalogue: Catalogue | None = None, *, soc: str | None = None, no_wheel: str = "") -> None:
+SOURCES = Sources()
+
+
+def define(
+    catalogue: Catalogue | None = None, *, locate: Callable[[], Path] | None = None, soc: str | None = None
+) -> None:
     """Make every operator of the catalogue exist that torch_npu has not defined; what is there stays.
 
     A later call with another catalogue adds the operators and the shapes that only it knows.
     """
-    if catalogue is not None and catalogue.root != SOURCES.catalogue.root:
-        SOURCES.catalogue, SOURCES.functions = catalogue, None
-    SOURCES.soc, SOURCES.no_wheel = soc, no_wheel or SOURCES.no_wheel
-    known = SOURCES.catalogue
+    if locate is not None:
+        SOURCES.locate, SOURCES.functions, SOURCES.soc = locate, None, soc
+    known = SOURCES.catalogue = catalogue or SOURCES.catalogue
     ours, library = SOURCES.ours, torch.library.Library("npu", "FRAGMENT")
     _LIBRARIES.append(library)  # a library's operators live as long as the object
     for name, schema in known.schemas.items():
@@ -90,7 +103,7 @@ def define(catalogue: Catalogue | None = None, *, soc: str | None = None, no_whe
             if name in known.effects:
                 has_side_effect(overload(name))
             _implement(library, name)
-        if ours.get(name) is False and (name in known.shaped or name in REFERENCE):
+        if ours.get(name) is False and (name in known.shaped or name in KERNELS):
             library.impl(name, _shape(name), "Meta")
             ours[name] = True
 
@@ -101,7 +114,7 @@ def _exists(packet: str) -> bool:
 
 def _implement(library: torch.library.Library, name: str) -> None:
     """Values on every device that this machine may have, and of operators without tensor arguments."""
-    if name in REFERENCE or "Tensor" not in SOURCES.catalogue.schemas[name].rpartition("->")[0]:
+    if name in KERNELS or "Tensor" not in SOURCES.catalogue.schemas[name].rpartition("->")[0]:
         library.impl(name, value(name), "CompositeExplicitAutograd")
     else:
         for key in ("CPU", "CUDA"):
@@ -116,26 +129,27 @@ def overload(name: str) -> torch._ops.OpOverload:
 
 def _shape(name: str) -> Function:
     """What gives the form of the results: ours, and where ours refuses an argument or there is none, the wheel's."""
-    kernel, meta = REFERENCE.get(name, (None, None))
-    own = meta or kernel
+    own = METAS.get(name)
 
     def shape(*args: Any, **kwargs: Any) -> Any:
         if own is None:
             return SOURCES.shapes(name)(*args, **kwargs)
         try:
             return own(*args, **kwargs)
-        except UnsupportedArgument:
-            if SOURCES.catalogue.root is None or name not in SOURCES.catalogue.shaped:
-                raise
-            return SOURCES.shapes(name)(*args, **kwargs)
+        except UnsupportedArgument as error:
+            try:
+                other = SOURCES.shapes(name)
+            except NoShape:
+                raise error from None
+            return other(*args, **kwargs)
 
     return shape
 
 
-def value(name: str) -> Function:
-    """What computes the results: the reference kernel, and where it refuses an argument or there is none, nothing; but
-    zeros of the right form within `forms_for_values`."""
-    kernel = REFERENCE.get(name, (None, None))[0]
+def value(name: str, kernel: Function | None = None) -> Function:
+    """What computes the results: the given or the reference kernel, and where it refuses an argument or there is none,
+    nothing; but zeros of the right form within `forms_for_values`."""
+    kernel = kernel or KERNELS.get(name)
 
     def compute(*args: Any, **kwargs: Any) -> Any:
         if kernel is not None:
@@ -149,9 +163,15 @@ def value(name: str) -> Function:
                 f"torch.ops.npu.{name} has no reference kernel: on this machine a model with it can be explained "
                 "(npucompose explain), and not be run. An NPU runs it (target=npu)."
             )
+        if SOURCES.forming:  # torch has taken this for what says the form
+            raise NoShape(f"{no_meta_function(name)}, and this machine has no kernel for it.")
         SOURCES.formed.add(name)
-        with _disable_current_modes():
-            return form(overload(name), args, kwargs)
+        SOURCES.forming = True
+        try:
+            with _disable_current_modes():
+                return form(overload(name), args, kwargs)
+        finally:
+            SOURCES.forming = False
 
     return compute
 
@@ -185,11 +205,11 @@ def form(op: torch._ops.OpOverload, args: Sequence[Any], kwargs: Mapping[str, An
             found = op(*given, **named)
     except UnsupportedOperatorException as error:
         name = op._schema.name.removeprefix("npu::")
-        raise NoShape(f"{no_shape(name)}, and this machine has no kernel for it.") from error
+        raise NoShape(f"{no_meta_function(name)}, and this machine has no kernel for it.") from error
     return tree_map_only(torch.Tensor, lambda one: real[id(one)] if id(one) in real else _zeros(one), found)
 
 
-def no_shape(name: str) -> str:
+def no_meta_function(name: str) -> str:
     """`torch_npu 2.13.0 has no meta function for torch.ops.npu.npu_mish`."""
     return f"torch_npu {SOURCES.catalogue.version} has no meta function for torch.ops.npu.{name}"
 

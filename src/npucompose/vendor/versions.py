@@ -56,9 +56,9 @@ LEAVES: Mapping[str, OptionSpec] = {leaf.path: leaf for leaf in TORCHAIR + NPUGR
 DATA = Path(__file__).with_name("torch_npu_options.json")
 
 REFERENCE = "2.13.0"
-CANN = "9.0.0"
-"""The CANN version that REFERENCE was released for; where there is none, the wheel's Python is told this one."""
 """The version that our table describes, and the one that is meant where nothing is installed and none is named."""
+CANN = "9.0.0"
+"""The CANN version that REFERENCE was released for, which the wheel's Python is given where there is none."""
 
 WHERE = "compiler"
 
