@@ -17,6 +17,7 @@ from npucompose.capture.watch import SimulatedMachine, called
 from npucompose.compose.budget import SizedCall, budget_of, sizes_of
 from npucompose.compose.session import Session
 from npucompose.errors import ConfigError, NpuComposeError
+from npucompose.ops.npu import forms_for_values
 from npucompose.results.capture import CaptureFinding, CaptureLegality
 from npucompose.results.capture_budget import CaptureBudgetFacts
 from npucompose.targets.foretelling import Foretelling
@@ -27,6 +28,11 @@ NOT_TRACED = "the model calls streams or collectives, which torch.compile traces
 
 def capture_of(session: Session) -> tuple[CaptureLegality, float, float]:
     """(the verdict, seconds of the trace, seconds of all else). The session has built and compiled nothing yet."""
+    with forms_for_values():
+        return _capture_of(session)
+
+
+def _capture_of(session: Session) -> tuple[CaptureLegality, float, float]:
     begun = perf_counter()
     machine = SimulatedMachine(CaptureRuntime(mode=session.experiment.compiler[CAPTURE_MODE]))
     with simulated(machine):

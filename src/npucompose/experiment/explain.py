@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import argparse
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
@@ -229,11 +229,13 @@ def _session(payload: Mapping[str, Any]) -> Session:
 def explained(session: Session) -> Explanation:
     """The explanation of a session that has compiled nothing yet, made in this process."""
     from npucompose.compose.sinking import sinking_after, sinking_of
+    from npucompose.ops.npu import forms_for_values
 
     session.materialised.backend.reads_only = session.materialised.genuine is None
-    session.built  # noqa: B018  the model is no part of the compilation
-    begun = perf_counter()
-    error = _compiled(session)
+    with forms_for_values() as formed:
+        session.built  # noqa: B018  the model is no part of the compilation
+        begun = perf_counter()
+        error = _compiled(session)
     compiled = perf_counter()
     facts = sinking_of(session) if error is None else sinking_after(session, error)
     if facts is None:
@@ -247,9 +249,17 @@ def explained(session: Session) -> Explanation:
         recording=tuple(_recording(session)),
         notes=(
             *(found.words(graph) for graph, found in session.overwrites.items()),
+            *_without_values(formed),
             *installed_parts(session.checked),
         ),
     )
+
+
+def _without_values(formed: Collection[str]) -> Iterator[str]:
+    """What the verdicts rest on where operators had no kernel here."""
+    if formed:
+        names = listed(f"npu.{name}" for name in sorted(formed))
+        yield f"no kernel here computes {names}: results had their form, by meta functions, and zeros for values."
 
 
 def _compiled(session: Session) -> NpuComposeError | None:
