@@ -88,7 +88,8 @@ def schemas(text: str) -> Iterator[str]:
     listed: Any = yaml.safe_load(text)
     seen: set[str] = set()
     for section in SECTIONS if isinstance(listed, dict) else ():
-        for entry in listed.get(section) or ():
+        entries = listed.get(section)
+        for entry in entries if isinstance(entries, list) else ():
             schema = str(entry.get("func", "") if isinstance(entry, dict) else entry)
             if "->" in schema and (name := _name(schema)) not in seen:
                 seen.add(name)
