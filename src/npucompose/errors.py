@@ -109,6 +109,15 @@ class FrozenWeightError(NpuComposeError):
     """A weight that was frozen has changed, and `inductor.frozen_weights` is `error`; the text names the weight."""
 
 
+def first_raised(error: BaseException) -> BaseException:
+    """What `error` is of the same class as, and was raised while that was handled: TorchAir raises what it catches anew,
+    with a traceback in its text, which not every class keeps."""
+    while type(error.__context__) is type(error):
+        assert error.__context__ is not None
+        error = error.__context__
+    return error
+
+
 def did_you_mean(name: str, choices: Iterable[str]) -> str:
     """`Did you mean 'bench'? ` or an empty string; 'benhc' among bench, check gives the former."""
     close = difflib.get_close_matches(name, list(choices), n=1, cutoff=0.6)

@@ -15,7 +15,7 @@ from attrs import frozen
 
 from npucompose.compose.check import Checked
 from npucompose import ops
-from npucompose.errors import CompileError, ConfigError, NpuComposeError, traced_line
+from npucompose.errors import CompileError, ConfigError, NpuComposeError, first_raised, traced_line
 from npucompose.ops.catalogue import of_wheel, shipped
 from npucompose.passes.base import STAGES
 from npucompose.passes.pipeline import PassPipeline
@@ -139,7 +139,8 @@ def _ours(error: BaseException | None) -> NpuComposeError | None:
     while error is not None and id(error) not in seen:
         seen.add(id(error))
         if isinstance(error, NpuComposeError):
-            return error
+            found = first_raised(error)
+            return found if isinstance(found, NpuComposeError) else error
         error = getattr(error, "inner_exception", None) or error.__cause__ or error.__context__
     return None
 
