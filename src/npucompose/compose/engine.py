@@ -17,6 +17,8 @@ from npucompose.compose.check import Checked
 from npucompose import ops
 from npucompose.errors import CompileError, ConfigError, NpuComposeError, first_raised, traced_line
 from npucompose.ops.catalogue import of_wheel, shipped
+from npucompose.ops.definitions import UnsupportedArgument
+from npucompose.ops.npu import NoShape, no_meta_function
 from npucompose.passes.base import STAGES
 from npucompose.passes.pipeline import PassPipeline
 from npucompose.results.effective import Effective
@@ -124,13 +126,33 @@ def translate_torch_errors(debug: bool = False) -> Iterator[None]:
     except TorchDynamoException as error:
         ours = _ours(error)
         if ours is not None:
-            raise ours from (error if debug else None)
+            raise _located(ours, str(error)) from (error if debug else None)
         if isinstance(error, BackendCompilerFailed):
             inner = error.inner_exception
             raise CompileError(
                 f"the backend failed while it compiled the graph: {type(inner).__name__}: {_first_line(str(inner))}"
             ) from error
+        operator = _NO_FAKE.search(str(error))
+        if operator is not None and operator[1].startswith("npu."):
+            name = operator[1].removeprefix("npu.").removesuffix(".default")
+            raise _located(NoShape(no_meta_function(name), operator=name), str(error)) from error
         raise CompileError(sentence(str(error))) from error
+
+
+def _located(error: NpuComposeError, message: str) -> NpuComposeError:
+    """What an operator refused while Dynamo traced the model, with the model's line."""
+    line = _users_frame(message)
+    if line is None or not isinstance(error, (NoShape, UnsupportedArgument)):
+        return error
+    if isinstance(error, NoShape):
+        return NoShape(error.why, operator=error.operator, source=line)
+    return UnsupportedArgument(f"{CANNOT} at {_quoted(line)}: {error}")
+
+
+def _users_frame(message: str) -> str | None:
+    """The last frame under "from user code" that is not torch's."""
+    trace = re.sub(r'File "[^"]*/torch/_library/[^\n]*\n[^\n]*\n', "", message.partition("from user code:")[2])
+    return traced_line(trace)
 
 
 def _ours(error: BaseException | None) -> NpuComposeError | None:
@@ -152,9 +174,7 @@ def sentence(message: str) -> str:
     return x.item()" becomes "torch.compile cannot make one graph of the model at m.py:3 in forward, `return x.item()`:
     Unsupported Tensor.item() call …".
     """
-    # the last frame under "from user code" that is not torch's
-    trace = re.sub(r'File "[^"]*/torch/_library/[^\n]*\n[^\n]*\n', "", message.partition("from user code:")[2])
-    where = _quoted(traced_line(trace) or "")
+    where = _quoted(_users_frame(message) or "")
     operator = _NO_FAKE.search(message)
     if operator is not None:
         return (

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch._dynamo
 from attrs import define as mutable
 from attrs import field
 from torch._subclasses.fake_tensor import FakeTensorMode, UnsupportedOperatorException
@@ -35,8 +36,13 @@ METAS: Mapping[str, Function] = {**KERNELS, **attention.METAS, **fused.METAS}
 _LIBRARIES: list[torch.library.Library] = []
 
 
-class NoShape(NpuComposeError, NotImplementedError):
-    """Nothing here knows the form of an operator's results."""
+class NoShape(NpuComposeError):
+    """Nothing here knows the form of an operator's results; `source` is the model's line that calls it. No
+    NotImplementedError, which torch takes for an operator without a meta function."""
+
+    def __init__(self, words: str, *, operator: str = "", source: str | None = None) -> None:
+        super().__init__(f"torch.compile cannot make one graph of the model at {source}: {words}" if source else words)
+        self.why, self.operator, self.source = words, operator, source
 
 
 class NoKernel(NpuComposeError, NotImplementedError):
@@ -57,6 +63,8 @@ class Sources:
     formed: set[str] | None = None
     """Names of the operators that gave forms in place of values; None where that is not wanted."""
     forming: bool = False
+    breaks: bool = False
+    """An operator whose shapes are not known breaks the graph, as one that has no meta function anywhere."""
     ours: dict[str, bool] = field(factory=dict)
     """{overload that was defined here: whether the form of its results can be asked for}."""
     packets: set[str] = field(factory=set)
@@ -68,10 +76,12 @@ class Sources:
                 root = self.locate() / "torch_npu"
             except ConfigError as error:
                 unknown = f"the shapes of torch.ops.npu.{name} are not known: its meta function is in the torch_npu wheel"
-                raise NoShape(f"{unknown}; {error}") from error
+                if self.breaks:
+                    raise NotImplementedError(unknown) from error
+                raise NoShape(f"{unknown}; {str(error).rstrip('.')}", operator=name) from error
             self.functions = meta_functions.load(root, device_of(self.soc).number)
         if name not in self.functions:
-            raise NoShape(f"{no_meta_function(name)}.")
+            raise NoShape(no_meta_function(name), operator=name)
         return self.functions[name]
 
 
@@ -164,7 +174,7 @@ def value(name: str, kernel: Function | None = None) -> Function:
                 "(npucompose explain), and not be run. An NPU runs it (target=npu)."
             )
         if SOURCES.forming:  # torch has taken this for what says the form
-            raise NoShape(f"{no_meta_function(name)}, and this machine has no kernel for it.")
+            raise NoShape(no_meta_function(name), operator=name)
         SOURCES.formed.add(name)
         SOURCES.forming = True
         try:
@@ -173,7 +183,7 @@ def value(name: str, kernel: Function | None = None) -> Function:
         finally:
             SOURCES.forming = False
 
-    return compute
+    return torch._dynamo.disable(compute)  # on a device this is C++, into which Dynamo does not look
 
 
 @contextmanager
@@ -184,6 +194,16 @@ def forms_for_values() -> Iterator[set[str]]:
         yield SOURCES.formed
     finally:
         SOURCES.formed = before
+
+
+@contextmanager
+def breaking_where_unknown() -> Iterator[None]:
+    """In here torch.compile cuts a graph before an operator whose shapes are not known, if it may cut any."""
+    SOURCES.breaks = True
+    try:
+        yield
+    finally:
+        SOURCES.breaks = False
 
 
 def form(op: torch._ops.OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
@@ -205,13 +225,16 @@ def form(op: torch._ops.OpOverload, args: Sequence[Any], kwargs: Mapping[str, An
             found = op(*given, **named)
     except UnsupportedOperatorException as error:
         name = op._schema.name.removeprefix("npu::")
-        raise NoShape(f"{no_meta_function(name)}, and this machine has no kernel for it.") from error
+        raise NoShape(no_meta_function(name), operator=name) from error
     return tree_map_only(torch.Tensor, lambda one: real[id(one)] if id(one) in real else _zeros(one), found)
 
 
 def no_meta_function(name: str) -> str:
-    """`torch_npu 2.13.0 has no meta function for torch.ops.npu.npu_mish`."""
-    return f"torch_npu {SOURCES.catalogue.version} has no meta function for torch.ops.npu.{name}"
+    """Why the form of an operator's results is not known: without a meta function it is known nowhere."""
+    return (
+        f"torch_npu {SOURCES.catalogue.version} has no meta function for torch.ops.npu.{name}, so that torch.compile can "
+        "put it into no graph, on a device as here"
+    )
 
 
 def _returned_arguments(op: torch._ops.OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:

@@ -11,6 +11,8 @@ from collections.abc import Callable, Sequence
 from attrs import evolve, frozen
 
 from npucompose.results.sinking import (
+    UNKNOWN,
+    VERDICTS,
     Blame,
     DiagnosisStep,
     Failure,
@@ -18,10 +20,12 @@ from npucompose.results.sinking import (
     SinkingVerdict,
     StepId,
     StepStatus,
+    VerdictName,
 )
 from npucompose.sinking.facts import Change, FxFacts, GeFacts, Op, SinkingQuestion
 from npucompose.sinking.operators import OperatorTable, Use, fed_slots, geared, sentence, shapes_made_of_values
 from npucompose.sinking.verdicts import (
+    LEAST_STATIC,
     JudgedGraph,
     foreseen,
     judge,
@@ -362,4 +366,36 @@ def not_compiled(question: SinkingQuestion, error: str) -> SinkingFacts:
         blame=(Blame(node="forward", operator="torch.compile", reason=error),),
         steps=tuple(_step(step_id, one) for step_id, one in found.items()),
         failure=Failure(graph="", what=error.rstrip("."), fix=fix),
+    )
+
+
+def not_known(
+    question: SinkingQuestion, known: SinkingFacts | None, operator: str, source: str | None, why: str
+) -> SinkingFacts:
+    """What can be said of a model in which the form of an operator's results is not known: nothing of what comes behind
+    it; `known` is of the graphs before it.
+    """
+    evidence = f"what comes of npu.{operator} is not known{f', at {source}' if source else ''}"
+    given = {} if known is None else known.verdicts()
+    verdicts: dict[VerdictName, SinkingVerdict] = {}
+    for name in VERDICTS:
+        before = given.get(name, UNKNOWN)
+        worse = LEAST_STATIC.index(before.value) < LEAST_STATIC.index("unknown")
+        kept = (f"before it {before.value}: {line}" for line in before.evidence[:1])
+        verdicts[name] = SinkingVerdict(
+            value=before.value if worse else "unknown",
+            certainty=before.certainty if worse else "unknown",
+            evidence=(evidence, *kept) if not worse else (*before.evidence, evidence),
+        )
+    fix = f'torch.library.register_fake("npu::{operator}", …)  # a function that gives its results their form'
+    blame = Blame(node=operator, operator=f"npu.{operator}", reason=why, source=source)
+    nothing = dict.fromkeys(TITLES, _Finding(status="skipped", evidence=("there is no graph to look at",)))
+    found = {step.id: step for step in (known.steps if known is not None else (_step(i, n) for i, n in nothing.items()))}
+    found["S3"] = _step("S3", _Finding(status="unknown", evidence=(evidence, why), fix=fix))
+    return SinkingFacts.from_verdicts(
+        **verdicts,
+        product=question.product,
+        blame=(*(known.blame if known is not None else ()), blame),
+        steps=tuple(found[step] for step in TITLES),
+        failure=known.failure if known is not None else None,
     )
