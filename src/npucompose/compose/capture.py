@@ -17,6 +17,7 @@ from npucompose.capture.watch import SimulatedMachine, called
 from npucompose.compose.budget import SizedCall, budget_of, sizes_of
 from npucompose.compose.session import Session
 from npucompose.errors import ConfigError, NpuComposeError
+from npucompose.ops.forms import FormCheck
 from npucompose.ops.npu import forms_for_values
 from npucompose.results.capture import CaptureFinding, CaptureLegality
 from npucompose.results.capture_budget import CaptureBudgetFacts
@@ -50,6 +51,7 @@ def _capture_of(session: Session) -> tuple[CaptureLegality, float, float]:
         graphs=traced.graphs,
         breaks=traced.breaks,
         traced=traced.why_not,
+        doubt=traced.doubt,
         streams_at=frozenset(machine.used),
         budget=budget,
         no_budget=no_budget,
@@ -89,6 +91,8 @@ class Traced:
     """Why there is no graph."""
     lost: str | None = None
     """Why a later call was not made."""
+    doubt: str | None = None
+    """Why the graphs are not to be believed."""
     calls: tuple[SizedCall, ...] = ()
     sizes_are: str = ""
     looked_s: float = 0.0
@@ -100,6 +104,7 @@ def _traced(session: Session) -> Traced:
     backend = session.materialised.backend
     backend.reads_only = True
     backend.foretelling = foretelling = Foretelling()
+    backend.forms = forms = FormCheck()
     torch._dynamo.reset()
     compiled = torch.compile(session.built.module, backend=_graphs(backend), fullgraph=False, dynamic=_dynamic(session))
     why_not, lost, calls = None, None, list[SizedCall]()
@@ -112,6 +117,10 @@ def _traced(session: Session) -> Traced:
             except NpuComposeError as error:
                 why_not, lost = (str(error), None) if at == 0 else (None, f"model.sequence[{at - 1}]: {error}")
                 break
+            except Exception:
+                if not forms.contradictions:
+                    raise
+                break
             calls.append(SizedCall(size=size, made=tuple(foretelling.calls[known:])))
     found = tuple(one for c in backend.compilations for one in read(c.graph_module.graph, c.id))
     session.rewind()
@@ -120,6 +129,7 @@ def _traced(session: Session) -> Traced:
         graphs=found,
         why_not=why_not,
         lost=lost,
+        doubt=next(iter(forms.contradictions.values()), None),
         calls=tuple(calls),
         sizes_are=sizes_are,
         looked_s=foretelling.seconds,
@@ -128,7 +138,7 @@ def _traced(session: Session) -> Traced:
 
 def _budget(session: Session, traced: Traced) -> tuple[CaptureBudgetFacts | None, str | None]:
     """What the captures take, or why that is not foretold."""
-    why_none = traced.why_not or traced.lost
+    why_none = traced.why_not or traced.lost or traced.doubt
     if why_none is not None or not any(call.made for call in traced.calls):
         return None, why_none or "torch.compile made no graph."
     try:

@@ -13,10 +13,11 @@ from npucompose.compose.check import TILING_SINK, Checked
 from npucompose.compose.session import Session
 from npucompose.errors import NpuComposeError, users_line
 from npucompose.models.inputs import tensors_of
+from npucompose.ops.forms import FormCheck
 from npucompose.ops.npu import NoShape, breaking_where_unknown
 from npucompose.results.sinking import Failure, SinkingFacts
 from npucompose.schema.experiment import Call
-from npucompose.sinking import Change, SinkingQuestion, diagnose, not_compiled, not_known
+from npucompose.sinking import Change, SinkingQuestion, UnknownForm, diagnose, not_compiled, not_known
 
 LOWER_LIMIT = "experimental_config.static_model_ops_lower_limit"
 
@@ -61,9 +62,24 @@ def sinking_without_shape(session: Session, error: NoShape) -> SinkingFacts:
         traced.materialised.backend.reads_only = traced.materialised.genuine is None
         with suppress(NpuComposeError), breaking_where_unknown():
             traced.compilations  # noqa: B018  the first call compiles what it comes to
-    return not_known(
-        question, sinking_of(traced, question), error.operator, error.source or users_line(error), error.why
+    unknown = UnknownForm(
+        operator=f"npu.{error.operator}",
+        source=error.source or users_line(error),
+        why=error.why,
+        fix=f'torch.library.register_fake("npu::{error.operator}", …)  # a function that gives its results their form',
     )
+    return not_known(question, sinking_of(traced, question), unknown)
+
+
+def sinking_contradicted(session: Session, facts: SinkingFacts, forms: FormCheck) -> SinkingFacts:
+    """The answer where a kernel gave another form than the meta function that torch.compile went by."""
+    graphs = [one.facts for one in session.materialised.backend.compilations]
+    for overload, words in forms.contradictions.items():
+        source = next((op.source for graph in graphs for op in graph.ops if op.overload == overload), None)
+        fix = f"a meta function of {overload} that says what its kernel gives"
+        unknown = UnknownForm(operator=overload.removesuffix(".default"), source=source, why=words, fix=fix)
+        facts = not_known(question_of(session), facts, unknown)
+    return facts
 
 
 def question_of(session: Session) -> SinkingQuestion:

@@ -228,19 +228,28 @@ def _session(payload: Mapping[str, Any]) -> Session:
 
 def explained(session: Session) -> Explanation:
     """The explanation of a session that has compiled nothing yet, made in this process."""
-    from npucompose.compose.sinking import sinking_after, sinking_of, sinking_without_shape
+    from npucompose.compose.sinking import sinking_after, sinking_contradicted, sinking_of, sinking_without_shape
+    from npucompose.ops.forms import FormCheck
     from npucompose.ops.npu import NoShape, forms_for_values
 
     session.materialised.backend.reads_only = session.materialised.genuine is None
+    session.materialised.backend.forms = forms = FormCheck()
     with forms_for_values() as formed:
         session.built  # noqa: B018  the model is no part of the compilation
         begun = perf_counter()
-        error = _compiled(session)
+        try:
+            error = _compiled(session)
+        except Exception:
+            if not forms.contradictions:
+                raise
+            error = None  # the next operator has come upon what the kernel gave
         compiled = perf_counter()
         if isinstance(error, NoShape):
             facts = sinking_without_shape(session, error)
         else:
             facts = sinking_of(session) if error is None else sinking_after(session, error)
+        if facts is not None and forms.contradictions:
+            facts = sinking_contradicted(session, facts, forms)
     if facts is None:
         raise CompileError("torch.compile made no graph: the model computes nothing that torch could compile.")
     return Explanation(

@@ -7,7 +7,7 @@ none: such an operator can be traced, and calling it is refused, but for within 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -16,15 +16,15 @@ import torch
 import torch._dynamo
 from attrs import define as mutable
 from attrs import field
-from torch._subclasses.fake_tensor import FakeTensorMode, UnsupportedOperatorException
+from torch._subclasses.fake_tensor import UnsupportedOperatorException
 from torch.fx.node import has_side_effect
 from torch.utils._python_dispatch import _disable_current_modes
-from torch.utils._pytree import tree_map_only
 
 from npucompose.errors import ConfigError, NpuComposeError
 from npucompose.ops import attention, fused, meta_functions
 from npucompose.ops.catalogue import Catalogue, shipped
 from npucompose.ops.definitions import UnsupportedArgument
+from npucompose.ops.forms import form
 from npucompose.ops.meta_functions import MetaFunctions
 from npucompose.vendor.devices import device_of
 
@@ -180,6 +180,8 @@ def value(name: str, kernel: Function | None = None) -> Function:
         try:
             with _disable_current_modes():
                 return form(overload(name), args, kwargs)
+        except UnsupportedOperatorException as error:
+            raise NoShape(no_meta_function(name), operator=name) from error
         finally:
             SOURCES.forming = False
 
@@ -206,55 +208,9 @@ def breaking_where_unknown() -> Iterator[None]:
         SOURCES.breaks = False
 
 
-def form(op: torch._ops.OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """Zeros in the form of the operator's results; an argument that it returns is the result itself."""
-    returned = _returned_arguments(op, args, kwargs)
-    if returned is not None:
-        return returned
-    real: dict[int, torch.Tensor] = {}
-    mode = FakeTensorMode(allow_non_fake_inputs=True)
-
-    def fake(tensor: torch.Tensor) -> torch.Tensor:
-        made = mode.from_tensor(tensor, static_shapes=True)
-        real[id(made)] = tensor
-        return made
-
-    given, named = tree_map_only(torch.Tensor, fake, (tuple(args), dict(kwargs)))
-    try:
-        with mode:
-            found = op(*given, **named)
-    except UnsupportedOperatorException as error:
-        name = op._schema.name.removeprefix("npu::")
-        raise NoShape(no_meta_function(name), operator=name) from error
-    return tree_map_only(torch.Tensor, lambda one: real[id(one)] if id(one) in real else _zeros(one), found)
-
-
 def no_meta_function(name: str) -> str:
     """Why the form of an operator's results is not known: without a meta function it is known nowhere."""
     return (
         f"torch_npu {SOURCES.catalogue.version} has no meta function for torch.ops.npu.{name}, so that torch.compile can "
         "put it into no graph, on a device as here"
     )
-
-
-def _returned_arguments(op: torch._ops.OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """The results of an operator that only returns what it has written: a tensor, a tuple of them; None elsewhere."""
-    schema = op._schema
-    written = {one.alias_info.before_set.__str__(): at for at, one in enumerate(schema.arguments) if one.alias_info}
-    if not schema.returns:
-        return ()
-    found: list[Any] = []
-    for one in schema.returns:
-        at = written.get(one.alias_info.before_set.__str__()) if one.alias_info else None
-        if at is None:
-            return None
-        found.append(args[at] if at < len(args) else kwargs.get(schema.arguments[at].name))
-    return found[0] if len(found) == 1 else tuple(found)
-
-
-def _zeros(fake: torch.Tensor) -> torch.Tensor:
-    """In any type, those without arithmetic too."""
-    size = 1 + sum((n - 1) * step for n, step in zip(fake.shape, fake.stride(), strict=True)) if fake.numel() else 0
-    device = "cpu" if fake.device.type == "meta" else fake.device
-    memory = torch.zeros(size * fake.element_size(), dtype=torch.uint8, device=device)
-    return memory.view(fake.dtype).as_strided(fake.shape, fake.stride())
