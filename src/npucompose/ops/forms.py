@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
+from torch import fx
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_leaves, tree_map_only
@@ -64,8 +65,14 @@ def _zeros(fake: torch.Tensor) -> torch.Tensor:
     return memory.view(fake.dtype).as_strided(fake.shape, fake.stride())
 
 
+def _unchecked(op: Any) -> bool:
+    return isinstance(op, torch._ops.OpOverload) and op.namespace not in CHECKED_BY_TORCH
+
+
 class FormCheck(TorchDispatchMode):
     """Sees the calls of operators that torch has no tests for, and whether kernel and meta function agree."""
+
+    supports_higher_order_operators = True
 
     def __init__(self) -> None:
         super().__init__()
@@ -76,7 +83,7 @@ class FormCheck(TorchDispatchMode):
         self, func: torch._ops.OpOverload, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         found = func(*args, **(kwargs or {}))
-        if func.namespace not in CHECKED_BY_TORCH and str(func) not in self.contradictions:
+        if _unchecked(func) and str(func) not in self.contradictions:
             with _disable_current_modes():
                 said = self._said(func, args, kwargs or {})
             if said is not None and (kernel := _described(found)) != said:
@@ -93,8 +100,10 @@ class FormCheck(TorchDispatchMode):
         except Exception:  # noqa: BLE001  a meta function may raise anything; the trace has shown what it says
             return None
 
-    def watched(self, call: Callable[..., Any]) -> Callable[..., Any]:
-        """`call` under this mode."""
+    def watched(self, call: Callable[..., Any], graphs: Iterable[fx.Graph]) -> Callable[..., Any]:
+        """`call`, which runs these graphs, under this mode where one of them has something to check."""
+        if not any(_unchecked(node.target) for graph in graphs for node in graph.nodes):
+            return call
 
         def under(*args: Any, **kwargs: Any) -> Any:
             with self:

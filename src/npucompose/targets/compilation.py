@@ -278,7 +278,7 @@ class Backend:
         known, compiling = len(self.made), only_read if self.reads_only else self.target.compile
         called = compiling(self, graph_module, example_inputs)
         if self.forms is not None:
-            called = self.forms.watched(called)
+            called = self.forms.watched(called, (one.graph_module.graph for one in self.made[known:]))
         if self.repeated is None or len(self.made) == known:
             return called
         return self.repeated.watched(called, self.made[known].id)
