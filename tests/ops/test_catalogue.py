@@ -12,7 +12,7 @@ from npucompose.errors import ConfigError
 from npucompose.ops import catalogue
 from npucompose.ops.catalogue import LISTED, META, SHIPPED, dtype_numbers, of_wheel, shipped
 from npucompose.targets.npu_offline import wheel
-from tools.read_operators import text_of
+from tools.read_schemas import text_of
 
 LIST = """
 custom:
@@ -76,7 +76,7 @@ def test_a_list_that_is_missing_or_of_another_form_is_one_sentence(
 
 @offline
 def test_the_list_that_is_brought_is_that_of_the_wheel() -> None:
-    """`python -m tools.read_operators` writes it anew."""
+    """`python -m tools.read_schemas` writes it anew."""
     tree = wheel.locate()
     if wheel.version(tree) != shipped().version:
         pytest.skip(f"the wheel here is {wheel.version(tree)}")

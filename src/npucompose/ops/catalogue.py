@@ -1,7 +1,7 @@
 """Which operators a torch_npu has: the schema of each, and whether torch can know the shapes of its results.
 
-Read from the files of an unpacked wheel; npucompose brings the list of one version besides (`npu_operators.txt`, which
-`tools/read_operators.py` writes). Loads no torch.
+Read from the files of an unpacked wheel; npucompose brings the list of one version besides (`npu_schemas.txt`, which
+`tools/read_schemas.py` writes). Loads no torch.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ SECTIONS = ("custom", "symint", "autograd", "quant")
 META = Path("op_plugin") / "meta"
 META_FILES = ("_meta_registrations", "_fake_registrations")
 """Modules of META; the second came with sizes that are symbols."""
-SHIPPED = Path(__file__).with_name("npu_operators.txt")
+SHIPPED = Path(__file__).with_name("npu_schemas.txt")
 _REGISTERED = re.compile(r"""impl\(m, ["']([\w.]+)["']|register_fake\(["']npu::([\w.]+)["']""")
 _EFFECT = re.compile(r"^has_side_effect\(torch\.ops\.npu\.(\w+)\.default\)", re.MULTILINE)
 _SHIPPED_LINE = re.compile(r"^([+!-]) (.+)$", re.MULTILINE)

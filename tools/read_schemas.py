@@ -1,7 +1,7 @@
-"""Write src/npucompose/ops/npu_operators.txt: the operators of a torch_npu wheel, for machines without one.
+"""Write src/npucompose/ops/npu_schemas.txt: the operators of a torch_npu wheel, for machines without one.
 
-    python -m tools.read_operators            # of the wheel that is found here
-    python -m tools.read_operators --tree DIR # of an unpacked one: the folder that holds torch_npu/
+    python -m tools.read_schemas            # of the wheel that is found here
+    python -m tools.read_schemas --tree DIR # of an unpacked one: the folder that holds torch_npu/
 
 `+` is an operator that the wheel has a meta function for, `!` one that it keeps in every graph besides, `-` one without
 a meta function. Operators that torch has too are left out.
