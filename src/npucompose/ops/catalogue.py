@@ -1,7 +1,7 @@
-"""Which operators a torch_npu has: the schema of each, and whether torch can know the shapes of its results.
+"""The schemas of a torch_npu's operators, and its numbers of types.
 
 Read from the files of an unpacked wheel; npucompose brings the list of one version besides (`npu_schemas.txt`, which
-`tools/read_schemas.py` writes). Loads no torch.
+`tools/read_schemas.py` writes). What a wheel has of each operator is in `vendor.wheel_operators`. Loads no torch.
 """
 
 from __future__ import annotations
@@ -24,9 +24,8 @@ META = Path("op_plugin") / "meta"
 META_FILES = ("_meta_registrations", "_fake_registrations")
 """Modules of META; the second came with sizes that are symbols."""
 SHIPPED = Path(__file__).with_name("npu_schemas.txt")
-_REGISTERED = re.compile(r"""impl\(m, ["']([\w.]+)["']|register_fake\(["']npu::([\w.]+)["']""")
 _EFFECT = re.compile(r"^has_side_effect\(torch\.ops\.npu\.(\w+)\.default\)", re.MULTILINE)
-_SHIPPED_LINE = re.compile(r"^([+!-]) (.+)$", re.MULTILINE)
+_SHIPPED_LINE = re.compile(r"^([ !]) (.+)$", re.MULTILINE)
 NUMBERS = Path("include") / "acl" / "acl_base_rt.h", Path("include") / "acl" / "acl_base.h"
 """Headers that may hold the numbers of CANN's types, `ACL_HIFLOAT8 = 34`."""
 OFFSET = Path("include") / "torch_npu" / "csrc" / "custom_dtype" / "Init.h"
@@ -40,15 +39,13 @@ TORCHS = {"float": "float32", "double": "float64", "bf16": "bfloat16"}
 
 @frozen(kw_only=True)
 class Catalogue:
-    """`Catalogue(version="2.13.0", schemas={"npu_rms_norm": "npu_rms_norm(Tensor self, …"}, shaped={"npu_rms_norm"})`.
+    """`Catalogue(version="2.13.0", schemas={"npu_rms_norm": "npu_rms_norm(Tensor self, …"})`.
 
     The names are those of overloads, `npu_max.dim`; a default overload is called as its operator.
     """
 
     version: str
     schemas: Mapping[str, str]
-    shaped: frozenset[str]
-    """Overloads with a meta function."""
     effects: frozenset[str] = frozenset()
     """Those that the wheel keeps in a graph whether their results are used or not."""
 
@@ -64,10 +61,7 @@ def of_wheel(root: Path, version: str) -> Catalogue:
     if what:
         raise ConfigError(f"torch_npu {version} in {root} has {what}: which operators it has is not known.")
     text = "".join(one.read_text(encoding="utf-8") for one in meta_files(root))
-    effects = frozenset(_EFFECT.findall(text))
-    return Catalogue(
-        version=version, schemas=found, shaped=found.keys() & frozenset(registered(text)), effects=effects
-    )
+    return Catalogue(version=version, schemas=found, effects=frozenset(_EFFECT.findall(text)))
 
 
 @cache
@@ -78,7 +72,6 @@ def shipped() -> Catalogue:
     return Catalogue(
         version=text.split(maxsplit=3)[2].rstrip(":"),
         schemas={name: schema for name, (_, schema) in lines.items()},
-        shaped=frozenset(name for name, (mark, _) in lines.items() if mark != "-"),
         effects=frozenset(name for name, (mark, _) in lines.items() if mark == "!"),
     )
 
@@ -128,11 +121,6 @@ def dtype_numbers(root: Path) -> dict[str, int]:
 
 def _text(file: Path) -> str:
     return file.read_text(encoding="utf-8") if file.is_file() else ""
-
-
-def registered(text: str) -> Iterator[str]:
-    """The overloads that a file of meta functions has one for."""
-    return (found[1] or found[2] for found in _REGISTERED.finditer(text))
 
 
 def _name(schema: str) -> str:

@@ -27,6 +27,7 @@ from npucompose.ops.definitions import UnsupportedArgument
 from npucompose.ops.forms import form
 from npucompose.ops.meta_functions import MetaFunctions
 from npucompose.vendor.devices import device_of
+from npucompose.vendor.wheel_operators import operators
 
 Function = Callable[..., Any]
 KERNELS: Mapping[str, Function] = {**attention.KERNELS, **fused.KERNELS}
@@ -65,24 +66,31 @@ class Sources:
     forming: bool = False
     breaks: bool = False
     """An operator whose shapes are not known breaks the graph, as one that has no meta function anywhere."""
-    ours: dict[str, bool] = field(factory=dict)
-    """{overload that was defined here: whether the form of its results can be asked for}."""
-    packets: set[str] = field(factory=set)
+    ours: set[str] = field(factory=set)
+    """Overloads that were defined here."""
 
     def shapes(self, name: str) -> Function:
-        """The wheel's meta function of an overload."""
-        if self.functions is None:
-            try:
-                root = self.locate() / "torch_npu"
-            except ConfigError as error:
-                unknown = f"the shapes of torch.ops.npu.{name} are not known: its meta function is in the torch_npu wheel"
-                if self.breaks:
-                    raise NotImplementedError(unknown) from error
-                raise NoShape(f"{unknown}; {str(error).rstrip('.')}", operator=name) from error
-            self.functions = meta_functions.load(root, device_of(self.soc).number)
-        if name not in self.functions:
-            raise NoShape(no_meta_function(name), operator=name)
-        return self.functions[name]
+        """The wheel's meta function of an overload. NotImplementedError where it has none, as torch expects it."""
+        no_wheel = self._load()
+        if self.functions is not None and name in self.functions:
+            return self.functions[name]
+        if no_wheel is None or operators(self.catalogue.version).row(f"npu::{name}").meta == "none":
+            raise NotImplementedError(no_meta_function(name))
+        unknown = f"the shapes of torch.ops.npu.{name} are not known: its meta function is in the torch_npu wheel"
+        if self.breaks:
+            raise NotImplementedError(unknown)
+        raise NoShape(f"{unknown}; {no_wheel}", operator=name)
+
+    def _load(self) -> str | None:
+        """Load the wheel's meta functions; why that cannot be done, without the full stop."""
+        if self.functions is not None:
+            return None
+        try:
+            root = self.locate() / "torch_npu"
+        except ConfigError as error:
+            return str(error).rstrip(".")
+        self.functions = meta_functions.load(root, device_of(self.soc).number)
+        return None
 
 
 def _nowhere() -> Path:
@@ -102,33 +110,30 @@ def define(
     if locate is not None:
         SOURCES.locate, SOURCES.functions, SOURCES.soc = locate, None, soc
     known = SOURCES.catalogue = catalogue or SOURCES.catalogue
-    ours, library = SOURCES.ours, torch.library.Library("npu", "FRAGMENT")
+    packets = {name.partition(".")[0] for name in SOURCES.ours}
+    library = torch.library.Library("npu", "FRAGMENT")
     _LIBRARIES.append(library)  # a library's operators live as long as the object
     for name, schema in known.schemas.items():
         packet = name.partition(".")[0]
-        if name not in ours and (packet in SOURCES.packets or not _exists(packet)):
+        if name not in SOURCES.ours and (packet in packets or not _exists(packet)):
             library.define(schema)
-            ours[name] = False
-            SOURCES.packets.add(packet)
+            SOURCES.ours.add(name)
+            packets.add(packet)
             if name in known.effects:
                 has_side_effect(overload(name))
-            _implement(library, name)
-        if ours.get(name) is False and (name in known.shaped or name in KERNELS):
             library.impl(name, _shape(name), "Meta")
-            ours[name] = True
+            for key in _keys(name, schema):
+                library.impl(name, value(name), key)
 
 
 def _exists(packet: str) -> bool:
     return hasattr(torch.ops.npu, packet) or hasattr(torch.ops.aten, packet)
 
 
-def _implement(library: torch.library.Library, name: str) -> None:
-    """Values on every device that this machine may have, and of operators without tensor arguments."""
-    if name in KERNELS or "Tensor" not in SOURCES.catalogue.schemas[name].rpartition("->")[0]:
-        library.impl(name, value(name), "CompositeExplicitAutograd")
-    else:
-        for key in ("CPU", "CUDA"):
-            library.impl(name, value(name), key)
+def _keys(name: str, schema: str) -> tuple[str, ...]:
+    """Every device that this machine may have, and no device at all, for operators without tensor arguments."""
+    everywhere = name in KERNELS or "Tensor" not in schema.rpartition("->")[0]
+    return ("CompositeExplicitAutograd",) if everywhere else ("CPU", "CUDA")
 
 
 def overload(name: str) -> torch._ops.OpOverload:
@@ -149,7 +154,7 @@ def _shape(name: str) -> Function:
         except UnsupportedArgument as error:
             try:
                 other = SOURCES.shapes(name)
-            except NoShape:
+            except (NoShape, NotImplementedError):
                 raise error from None
             return other(*args, **kwargs)
 
@@ -180,7 +185,7 @@ def value(name: str, kernel: Function | None = None) -> Function:
         try:
             with _disable_current_modes():
                 return form(overload(name), args, kwargs)
-        except UnsupportedOperatorException as error:
+        except (UnsupportedOperatorException, NotImplementedError) as error:
             raise NoShape(no_meta_function(name), operator=name) from error
         finally:
             SOURCES.forming = False
