@@ -197,7 +197,12 @@ def _quoted(line: str) -> str:
 def _of_fake_tensors(message: str) -> str | None:
     """What an operator said when Dynamo asked it for the form of its result; the first line says only that it asked."""
     found = re.search(r"Dynamo failed to run FX node with fake tensors: .*? got \w+\((['\"])(.+?)\1\)", message)
-    return found[2].rstrip(".") if found else None
+    if found:
+        return found[2].rstrip(".")
+    wrong = re.search(r"Developer debug context: (\w+) ([\w.]+): ([^\n]+)", message)
+    if wrong and "when making fake tensor call" in message:
+        return f"the meta function of {wrong[2]} raises {wrong[1]}: {wrong[3].rstrip('.')}"
+    return None
 
 
 def _first_line(text: str) -> str:

@@ -131,9 +131,13 @@ def _exists(packet: str) -> bool:
 
 
 def _keys(name: str, schema: str) -> tuple[str, ...]:
-    """Every device that this machine may have, and no device at all, for operators without tensor arguments."""
-    everywhere = name in KERNELS or "Tensor" not in schema.rpartition("->")[0]
-    return ("CompositeExplicitAutograd",) if everywhere else ("CPU", "CUDA")
+    """Every device that this machine may have."""
+    return ("CPU", "CUDA") if takes_tensors(schema) and name not in KERNELS else ("CompositeExplicitAutograd",)
+
+
+def takes_tensors(schema: str) -> bool:
+    """What does not is dispatched by no device."""
+    return "Tensor" in schema.rpartition("->")[0]
 
 
 def overload(name: str) -> torch._ops.OpOverload:
@@ -185,8 +189,17 @@ def value(name: str, kernel: Function | None = None) -> Function:
         try:
             with _disable_current_modes():
                 return form(overload(name), args, kwargs)
+        except NoShape:
+            raise
         except (UnsupportedOperatorException, NotImplementedError) as error:
             raise NoShape(no_meta_function(name), operator=name) from error
+        except Exception as error:
+            words = " ".join(str(error).split())
+            raise NoShape(
+                f"the meta function of torch.ops.npu.{name} in torch_npu {SOURCES.catalogue.version} does not take this "
+                f"call: {type(error).__name__}: {words}",
+                operator=name,
+            ) from error
         finally:
             SOURCES.forming = False
 

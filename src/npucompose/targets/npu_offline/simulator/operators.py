@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import importlib
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +47,7 @@ def define(device: SimulatedDevice, root: Path, version: str) -> None:
     for name in own:
         library.define(known.schemas[name])
     _load_meta_functions(root)
-    _implement(library, own)
+    _implement(library, {name: known.schemas[name] for name in own})
     register_composites(aten)
     aten.impl("record_stream", lambda tensor, stream: device.use(tensor, stream.stream_id), "CPU")
 
@@ -58,13 +58,14 @@ def _load_meta_functions(root: Path) -> None:
         importlib.import_module(f"torch_npu.op_plugin.meta.{file.stem}")
 
 
-def _implement(library: torch.library.Library, names: Sequence[str]) -> None:
+def _implement(library: torch.library.Library, schemas: Mapping[str, str]) -> None:
     """The reference kernels of npucompose.ops, and the two forms in which TorchAir calls FIA while it captures."""
     own = {f"{FIA}.out": _fia_out, f"_{FIA}_get_max_workspace": _fia_workspace}
     fused_attention = register_fused_attention(library)
-    for name in names:
+    for name, schema in schemas.items():
         if name not in fused_attention:
-            library.impl(name, npu.value(name, own.get(name)), "CPU")
+            key = "CPU" if npu.takes_tensors(schema) else "CompositeExplicitAutograd"
+            library.impl(name, npu.value(name, own.get(name)), key)
 
 
 def _fia_out(
