@@ -14,6 +14,7 @@ from typing import Any, ClassVar, TypeVar
 
 from npucompose.experiment.tracking import RunTracker, TrackerOrder
 from npucompose.report.json import Tracked
+from npucompose.results.record import EXIT_STATUS
 
 T = TypeVar("T")
 DATABASE = "mlflow.db"
@@ -70,7 +71,7 @@ class Mlflow(RunTracker):
                 client.log_batch(made, metrics=some)
             for path in run.files:
                 client.log_artifact(made, str(path))
-            client.set_terminated(made, "FINISHED" if run.tags["npucompose.status"] == "ok" else "FAILED")
+            client.set_terminated(made, "FAILED" if EXIT_STATUS[run.tags["npucompose.status"]] else "FINISHED")
 
         return report
 
@@ -151,7 +152,7 @@ class WeightsAndBiases(RunTracker):
             opened.summary.update({name.replace(".", "/"): value for name, value in run.metrics.items()})
             for path in run.files:
                 opened.save(shutil.copy(path, opened.dir), base_path=opened.dir, policy="now")
-            opened.finish(exit_code=int(run.tags["npucompose.status"] != "ok"))
+            opened.finish(exit_code=int(EXIT_STATUS[run.tags["npucompose.status"]] != 0))
 
         return report
 
