@@ -114,8 +114,8 @@ def _ran_eagerly(checked: Checked, npu: NpuFacts | None) -> Iterator[Effective]:
     if npu.eager_calls and spec.capture_limit:
         limit = f"compiler.{spec.capture_limit}={checked.experiment.compiler[spec.capture_limit]}"
         why.append(
-            f"{counted(npu.eager_calls, 'call')} ran eagerly: TorchAir captures a graph {limit} times at most, drops its "
-            "captures where one more is asked for, and runs the graph eagerly from then on"
+            f"{counted(npu.eager_calls, 'call')} ran eagerly: TorchAir captures a graph {limit} times at most, drops "
+            "its captures where one more is asked for, and runs the graph eagerly from then on"
         )
     if npu.calls_beyond:
         why.append(

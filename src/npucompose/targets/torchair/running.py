@@ -26,9 +26,15 @@ class Running:
 
 
 @cache
-def watch(package: str) -> Running:
-    """Count what `package` (torchair or npugraph_ex) makes and runs, from now on, once in a process."""
-    counts = Running()
+def counts_of(package: str) -> Running:
+    """Of `torchair` or `npugraph_ex`."""
+    return Running()
+
+
+@cache
+def watch(package: str) -> None:
+    """Count what `package` makes and runs, from now on, once in a process."""
+    counts = counts_of(package)
     compiler = importlib.import_module(f"{package}.npu_fx_compiler")
     base = importlib.import_module(f"{package}.core._concrete_graph").ConcreteGraphBase
     graph = importlib.import_module(f"{package}._acl_concrete_graph.acl_graph").AclGraph
@@ -55,4 +61,3 @@ def watch(package: str) -> Running:
 
     compiler._CompiledFxGraph.__init__, compiler._CompiledFxGraph.__call__ = watched_init, watched_entry
     graph.__call__, graph.run = watched_call, watched_run
-    return counts

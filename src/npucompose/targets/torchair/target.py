@@ -23,7 +23,7 @@ from npucompose.table.options import option
 from npucompose.targets.base import OWN_PROCESS, Target, VendorCompiler, simulated_model, streams_of
 from npucompose.targets.torchair import config, facts
 from npucompose.targets.torchair.config import MODES, TorchairMode
-from npucompose.targets.torchair.running import watch
+from npucompose.targets.torchair.running import counts_of, watch
 from npucompose.vendor.compiler import CompilerOptions
 
 if TYPE_CHECKING:
@@ -173,7 +173,7 @@ class TorchairTarget(Target):
         compiler = config.package(mine.package).get_npu_backend(
             compiler_config=made, custom_decompositions=decompositions(self.decompose, mine)
         )
-        ran = watch(mine.package)
+        ran = counts_of(mine.package)
         return VendorCompiler(config=made, backend=compiler, options=options, runs=lambda: ran.runs)
 
     def compile(
@@ -221,7 +221,7 @@ class TorchairTarget(Target):
         mine, genuine = self.support(backend.mode), backend.genuine
         if not mine.compiles or genuine is None:
             return None
-        ran = watch(mine.package)
+        ran = counts_of(mine.package)
         return NpuFacts(
             package=mine.package,
             version=self.package_version(),
