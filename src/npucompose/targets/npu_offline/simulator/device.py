@@ -189,11 +189,13 @@ class SimulatedDevice:
 
     def check(self, func: torch._ops.OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         """What a capture forbids of an operator."""
-        rule, what = broken_rule(func, args, kwargs) if self.runtime.capturing else (None, "")
-        if rule in ("host_read", "data_shape", "sync_copy"):
-            self.runtime.read(what, None, self.current, rule)
-        elif rule is not None and self.capturing is not None:
-            self.refuse(rule, what)
+        broken = broken_rule(func, args, kwargs) if self.runtime.capturing else None
+        if broken is None:
+            return
+        if broken.does in ("reads", "copies"):
+            self.runtime.read(broken.what, None, self.current, broken.rule)
+        elif broken.does != "synchronises" or self.capturing is not None:
+            self.refuse(broken.rule, broken.what)
 
     def copied(self, tensor: torch.Tensor, what: str, *, blocking: bool = True) -> None:
         """A tensor of the device is copied to or from the host; page-locked memory is torch's own choice there."""
