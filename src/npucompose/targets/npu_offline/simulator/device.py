@@ -53,6 +53,8 @@ class SimulatedEvent:
 
     number: int
     external: bool = False
+    shared: bool = False
+    """It was made for several processes."""
     signalled: bool = False
 
 
@@ -64,6 +66,7 @@ class OpenGraph(Capturing, Protocol):
     tape: list[Any]
     blocks: dict[int, torch.UntypedStorage]
 
+    def end(self) -> None: ...
     def taped_record(self, event: SimulatedEvent, stream: int) -> None: ...
     def taped_wait(self, event: SimulatedEvent, stream: int) -> None: ...
     def taped_reset(self, event: SimulatedEvent) -> None: ...
@@ -118,8 +121,8 @@ class SimulatedDevice:
     def new_stream(self, priority: int = 0, *, sync_launch: bool = False) -> int:
         return self.pools.take(priority, sync_launch=sync_launch)
 
-    def new_event(self, external: bool = False) -> SimulatedEvent:
-        return SimulatedEvent(number=next(self._event_numbers), external=external)
+    def new_event(self, external: bool = False, *, shared: bool = False) -> SimulatedEvent:
+        return SimulatedEvent(number=next(self._event_numbers), external=external, shared=shared)
 
     def new_pool(self, *, of_a_graph: bool = False) -> tuple[int, int]:
         """A handle as torch_npu makes them: the first number counts graphs' own pools, the second those of users."""
@@ -220,7 +223,7 @@ class SimulatedDevice:
 
     def record(self, event: SimulatedEvent, stream: int) -> None:
         self.ledger.note("event_record", f"event {event.number} on stream {stream}")
-        self.runtime.record(event.number, stream, model_line(), external=event.external)
+        self.runtime.record(event.number, stream, model_line(), external=event.external, shared=event.shared)
         graph = self.graph_of(stream)
         if graph is not None:
             graph.taped_record(event, stream)
@@ -234,7 +237,7 @@ class SimulatedDevice:
 
     def wait(self, event: SimulatedEvent, stream: int) -> None:
         self.ledger.note("event_wait", f"event {event.number} on stream {stream}")
-        self.runtime.wait(event.number, stream, model_line(), external=event.external)
+        self.runtime.wait(event.number, stream, model_line(), external=event.external, shared=event.shared)
         self._tell_notes()
         graph = self.graph_of(stream)
         if graph is not None:
