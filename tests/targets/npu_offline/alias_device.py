@@ -17,11 +17,14 @@ import torch
 from torch._ops import HigherOrderOperator
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
+from npucompose.capture import lines
 from npucompose.capture.places import Places
 from npucompose.capture.watch import Calls
 from npucompose.graphs.effects import leaves_in, tensors_in
 from npucompose.targets.npu_offline.simulator.device import SimulatedDevice
 
+lines._OTHERS += (__file__,)
+"""No line of this file is a script's."""
 INDEXED = ("index", "index_put", "index_put_", "_index_put_impl_")
 COPIES = ("aten::copy_", "aten::_to_copy")
 

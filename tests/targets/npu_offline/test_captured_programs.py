@@ -29,6 +29,7 @@ NOT_RUN = {
 }
 """{program: what it needs and the simulated runtime lacks}."""
 OWN_SENTENCE = {
+    "a_replay_before_the_capture": "replay_without_capture",
     "a_pool_before_the_capture": "pool_without_capture",
     "a_seed_by_chance": "generator_in_capture",
     "a_generator_made_inside": "generator_in_capture",

@@ -85,6 +85,8 @@ class MemoryBefore:
 
     def undo(self) -> None:
         for storage, before in self._kept.values():
+            if storage.nbytes() != before.nbytes():
+                storage.resize_(before.nbytes())
             storage.copy_(before)
 
 
