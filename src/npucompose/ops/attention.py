@@ -89,7 +89,8 @@ def _fia(
     if input_layout == "BNSD_BSND" and rows == 1:
         raise UnsupportedArgument(FIA, "input_layout", "is BNSD_BSND for one query", "It needs Q_S > 1; use BNSD.")
     if rows == 1:
-        sparse_mode = 0  # "sparse_mode has no meaning when Q_S is 1", as pre_tokens and next_tokens have not
+        sparse_mode = 0  # "sparse_mode has no meaning when Q_S is 1", as pre_tokens and next_tokens have not,
+        actual_seq_lengths = None  # and neither has this (the operator's document, constraints of Q_S = 1)
     elif sparse_mode == 0 and atten_mask is not None and (pre_tokens < rows or next_tokens < columns):
         short = pre_tokens < rows
         which, given, bound = ("pre_tokens", pre_tokens, rows) if short else ("next_tokens", next_tokens, columns)

@@ -11,6 +11,7 @@ import torch
 from targets.npu_offline.needs import in_a_process, offline
 
 from npucompose.ops import attention, fused
+from npucompose.ops.definitions import UnsupportedArgument
 from npucompose.targets.npu_offline.simulator import operators
 
 
@@ -41,7 +42,10 @@ class Library:
 def test_the_operators_of_the_wheel_are_defined_with_shapes_and_kernels(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
+    fia = attention.FIA
+    forms = {f"{fia}.out": "Tensor", f"_{fia}_get_max_workspace": "Tensor", f"_{fia}_infer_output": "(Tensor, Tensor)"}
     text = "custom:\n  - func: npu_first(Tensor self) -> Tensor\n  - npu_second(Tensor self) -> Tensor\n"
+    text += "".join(f"  - func: {form}(Tensor query) -> {result}\n" for form, result in forms.items())
     (tmp_path / operators.SCHEMAS).parent.mkdir(parents=True)
     (tmp_path / operators.SCHEMAS).write_text(text)
     Library.made = []
@@ -64,15 +68,10 @@ def test_the_operators_of_the_wheel_are_defined_with_shapes_and_kernels(
     npu, aten = Library.made
     assert [npu, aten] == operators._LIBRARIES
     assert ((npu.namespace, npu.kind), (aten.namespace, aten.kind)) == (("npu", "FRAGMENT"), ("aten", "IMPL"))
-    assert npu.defined == ["npu_first(Tensor self) -> Tensor", "npu_second(Tensor self) -> Tensor"]
+    assert npu.defined[:2] == ["npu_first(Tensor self) -> Tensor", "npu_second(Tensor self) -> Tensor"]
     ours = {**attention.KERNELS, **fused.KERNELS}
-    fia = operators.FIA
-    assert npu.kernels == {
-        **{name: (kernel, "CPU") for name, kernel in ours.items()},
-        "fusion": (None, "CPU"),
-        f"{fia}.out": (operators._fia_out, "CPU"),
-        f"_{fia}_get_max_workspace": (operators._fia_workspace, "CPU"),
-    }
+    assert {name: npu.kernels[name] for name in ours} == {name: (kernel, "CPU") for name, kernel in ours.items()}
+    assert npu.kernels.keys() == {*ours, *forms, "fusion"}
     assert set(aten.kernels) == {"scaled_dot_product_attention", "_weight_norm", "record_stream"}
     aten.kernels["record_stream"][0]("x", SimpleNamespace(stream_id=4))
     assert used == [("x", 4)]
@@ -81,14 +80,20 @@ def test_the_operators_of_the_wheel_are_defined_with_shapes_and_kernels(
 def test_attention_in_place_fills_what_it_was_given(monkeypatch: pytest.MonkeyPatch) -> None:
     made = torch.ones(2), torch.full((1,), 3.0)
     asked: list[Any] = []
-    monkeypatch.setitem(
-        operators.attention.KERNELS, operators.FIA, lambda *a, **named: asked.append((a, named)) or made
-    )
+    monkeypatch.setitem(attention.KERNELS, "some", lambda *a, **named: asked.append((a, named)) or made)
     out = torch.zeros(2), torch.zeros(1)
-    assert operators._fia_out("q", "k", "v", workspace=None, out=out, scale=2) is out  # type: ignore[arg-type]
+    write: Any = operators._write
+    assert write("some", "q", "k", "v", workspace=None, out=out, scale=2) is out
     assert asked == [(("q", "k", "v"), {"scale": 2})]
     assert [part.tolist() for part in out] == [[1, 1], [3]]
     with pytest.raises(ValueError, match="zip"):
-        operators._fia_out("q", "k", "v", out=out[:1])  # type: ignore[arg-type]
-    workspace = operators._fia_workspace(torch.ones(2, dtype=torch.float16), *made)
+        write("some", "q", "k", "v", out=out[:1])
+    with pytest.raises(
+        UnsupportedArgument, match=r"npu\.some: 'out' holds a tensor of shape \(1,\)\. The result has \(2,\)"
+    ):
+        write("some", "q", "k", "v", out=out[::-1])
+    monkeypatch.setitem(attention.KERNELS, "some", lambda *_: (made[0], torch.empty(0)))
+    write("some", "q", "k", "v", out=out)
+    assert out[1].tolist() == [0], "a result that is not asked for"
+    workspace = operators._workspace(torch.ones(2, dtype=torch.float16), *made)
     assert (workspace.dtype, workspace.numel()) == (torch.float16, 16)

@@ -25,6 +25,9 @@ FILLED = {
     "torch_npu": {"unsupported_dtype"},
 }
 """State that torch_npu's C++, or a call of its Python, fills in."""
+COMPILED = frozenset({"_NPUTaskGroupHandle", "_npu_fused_infer_attention_score_out_graph"})
+"""Names of torch_npu._C that only scripts ask for: Ascend/pytorch 9e73e708, torch_npu/csrc/npu/Graph.cpp 502 and 610, and
+texts of the wheel's libtorch_npu.so."""
 
 
 def trees() -> list[Any]:
@@ -53,7 +56,7 @@ def invented(tree: Path, live: dict[str, Any]) -> list[str]:
     operators = (wheel.root / "csrc/aten/npu_native_functions_by_codegen.yaml").read_text(encoding="utf-8")
     for module, names in live["modules"].items():
         if module == "torch_npu._C":
-            known = set(wheel.asked("torch_npu._C", ("**/*.py",)))
+            known = {*wheel.asked("torch_npu._C", ("**/*.py",)), *COMPILED}
         elif module in CORE:
             known = set(wheel.asked(module, ("dynamo/torchair/**/*.py",)))
         else:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from npucompose.targets.npu_offline.simulator.recorder import RecordedCall, Recorder, Updater
+from npucompose.targets.npu_offline.simulator.recorder import RecordedCall, Recorder
 
 
 def recorder(*own: torch.Tensor) -> Recorder:
@@ -76,18 +76,6 @@ def test_memory_is_remembered_as_it_was_before_its_first_write() -> None:
         torch.add(outside, 1, out=outside)
     recording.undo()
     assert outside.tolist() == [0, 0]
-
-
-def test_only_calls_of_the_group_get_new_arguments() -> None:
-    x, y = torch.ones(2), torch.ones(1)
-    call = RecordedCall(func=torch.ops.aten.mul.Tensor, args=(x, 2), kwargs={}, out=x * 2, stream=0)
-    updater = Updater([object(), call])
-    with updater:
-        assert torch.ops.aten.mul.Tensor(x, other=y) is call.out
-    assert (updater.updated, call.kwargs, len(call.args)) == (1, {}, 2)
-    with updater:
-        torch.ops.aten.mul.Tensor(x, 3)
-    assert (updater.updated, call.args[1], call.kwargs) == (2, 3, {})
 
 
 def test_a_call_that_writes_runs_once_more_and_copies_nothing() -> None:

@@ -14,7 +14,7 @@ import torch
 
 from npucompose.targets.npu_offline.simulator.device import SimulatedDevice, SimulatedEvent, SimulatedGraph
 from npucompose.targets.npu_offline.simulator.lacking import refuse, refused
-from npucompose.targets.npu_offline.simulator.recorder import Updater, chrome_trace
+from npucompose.targets.npu_offline.simulator.recorder import chrome_trace
 
 DEVICE_TYPE = 20
 """torch's number of PrivateUse1."""
@@ -99,7 +99,7 @@ class EventBase(torch.Event):
         self._device.wait(self._event, stream.stream_id)
 
     def reset(self, stream: Any) -> None:
-        self._device.reset(self._event)
+        self._device.reset(self._event, stream.stream_id)
 
     def query(self) -> bool:
         return True
@@ -144,39 +144,6 @@ class GraphBase:
 
     def super_kernel_optimize(self, optimize_options: Any = None, debug_options: Any = None) -> None:
         self._device.ledger.note("super_kernel_optimize", f"{optimize_options} {debug_options}")
-
-
-class TaskGroups:
-    """torch_npu._C._graph_task_*: the calls between begin and end are a group that gets new arguments later."""
-
-    def __init__(self, device: SimulatedDevice) -> None:
-        self._device = device
-        self._begun: list[int] = []
-        self._updating: list[Updater] = []
-
-    def begin(self, stream: Any) -> None:
-        self._begun.append(len(self._tape("graph_task_group_begin")))
-
-    def end(self, stream: Any) -> list[Any]:
-        """The handle: the calls of the group."""
-        calls = self._tape("graph_task_group_end")[self._begun.pop() :]
-        self._device.ledger.note("task_group")
-        return calls
-
-    def update_begin(self, stream: Any, handle: list[Any]) -> None:
-        updater = Updater(handle)
-        updater.__enter__()
-        self._updating.append(updater)
-
-    def update_end(self, stream: Any) -> None:
-        updater = self._updating.pop()
-        updater.__exit__(None, None, None)
-        self._device.ledger.note("task_update", f"{updater.updated} calls")
-
-    def _tape(self, asked: str) -> list[Any]:
-        if self._device.capturing is None:
-            raise RuntimeError(f"simulator: {asked} outside a capture.")
-        return self._device.capturing.tape
 
 
 def attach(device: SimulatedDevice) -> None:

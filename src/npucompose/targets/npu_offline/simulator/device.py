@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import threading
 import weakref
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -17,15 +18,19 @@ import torch
 from attrs import define, field, frozen
 
 from npucompose.targets.npu_offline.simulator.recorder import (
+    HOST_EFFECTS,
     KERNEL,
     RECORD,
     WAIT,
     Order,
     RecordedCall,
     Recorder,
+    enter_below,
+    leave_below,
     storages,
     tensors,
 )
+from npucompose.targets.npu_offline.simulator.refusals import refusal
 from npucompose.vendor.devices import Soc, device_of
 
 
@@ -77,7 +82,7 @@ class SimulatedDevice:
         self._event_numbers = itertools.count(1)
         self._waiting: dict[int, Iterator[SimulatedEvent]] = {}
         self._limits: dict[int, dict[str, int]] = {}
-        self._stack = [0]
+        self._current = threading.local()
 
     def hold_streams(self, tasks: Iterable[int]) -> int:
         """How many streams a captured graph with so many tasks on each of its own holds from now on.
@@ -105,8 +110,15 @@ class SimulatedDevice:
         return (next(self._pool_numbers), 0)
 
     @property
+    def _stack(self) -> list[int]:
+        """The current streams of this thread, the innermost last."""
+        if not hasattr(self._current, "streams"):
+            self._current.streams = [0]
+        return self._current.streams
+
+    @property
     def current(self) -> int:
-        """The number of the current stream."""
+        """The number of the current stream of this thread."""
         return self._stack[-1]
 
     def set_stream(self, stream: int) -> None:
@@ -131,9 +143,9 @@ class SimulatedDevice:
         if self.capturing is not None:
             self.capturing.taped_wait(event, stream)
 
-    def reset(self, event: SimulatedEvent) -> None:
+    def reset(self, event: SimulatedEvent, stream: int) -> None:
         if self.capturing is not None:
-            self.capturing.tape.append(HostSignal(event=event, clears=True))
+            self.capturing.taped_reset(event, stream)
         else:
             event.signalled = False
 
@@ -169,6 +181,16 @@ class SimulatedDevice:
         if notes and notes[-1].startswith(f"limit {begin} "):
             notes.pop()
         notes.append(f"limit {line}")
+
+    def captures(self, stream: int) -> bool:
+        """Whether the open capture holds the stream."""
+        return self.capturing is not None and self.capturing.order.holds(stream)
+
+    def recording_on(self, stream: int, else_refused: str) -> SimulatedGraph:
+        """The capture that holds the stream, or the refusal of that rule."""
+        if self.capturing is None or not self.captures(stream):
+            raise refusal(else_refused, stream=stream)
+        return self.capturing
 
     def note_capture(self, line: str) -> None:
         """What is neither a kernel nor an event, in the order of a capture."""
@@ -219,6 +241,9 @@ class SimulatedGraph:
         self.seconds = 0.0
         self.replays = 0
         self._recorder: Recorder | None = None
+        self._groups: dict[int, list[RecordedCall]] = {}
+        """{stream: the calls of its open task group}."""
+        self._group_fault: RuntimeError | None = None
         self.pool: Any = None
         self._streams = 0
 
@@ -235,21 +260,49 @@ class SimulatedGraph:
         self.pool = pool
         self.device.capturing = self
         self._recorder = Recorder(self)
-        self._recorder.__enter__()
+        enter_below(self._recorder)
 
     def end(self) -> None:
         recorder, self._recorder = self._recorder, None
         assert recorder is not None
         self.order.end(self.device.current)
         self.device.capturing = None
-        recorder.__exit__(None, None, None)
+        leave_below(recorder)
         recorder.undo()
+        if self._groups:
+            self.reset()
+            raise refusal("left_open", stream=next(iter(self._groups)))
         self.seconds = perf_counter() - self._begun
         if self.tape:
             self._streams = self.device.hold_streams(self._tasks().values())
             LIVE.add(self)
             self.device.graphs.append(self)
             self.device.ledger.note("capture", f"{self.kernels} kernels, pool {self.pool}")
+
+    def open_group(self, stream: int) -> None:
+        if stream in self._groups:
+            raise refusal("begin_in_another_state", stream=stream)
+        self._groups[stream] = []
+
+    def close_group(self, stream: int) -> list[RecordedCall]:
+        """The group's calls; what has broken the group is raised again."""
+        if stream not in self._groups:
+            raise refusal("end_without_begin", stream=stream)
+        calls = self._groups.pop(stream)
+        if self._group_fault is not None:
+            raise self._group_fault
+        return calls
+
+    def _group(self, stream: int, what: str, kernel: RecordedCall | None = None) -> None:
+        """A kernel goes into the group of its stream; while one is open nothing else may be recorded."""
+        if not self._groups:
+            return
+        rule = "interrupted" if stream not in self._groups else "no_kernel" if kernel is None else None
+        if rule is not None:
+            self._group_fault = refusal(rule, stream=stream, what=what)
+            raise self._group_fault
+        assert kernel is not None
+        self._groups[stream].append(kernel)
 
     def _tasks(self) -> Counter[int]:
         """{stream: kernels on it}."""
@@ -292,6 +345,7 @@ class SimulatedGraph:
                 self.blocks.setdefault(storage.data_ptr(), storage)
         if not call.computes:
             return
+        self._group(call.stream, str(call.func), None if call.func._schema.name in HOST_EFFECTS else call)
         self.notes.append(f"{call.func} on stream {call.stream}")
         self.tasks.append((KERNEL, str(call.func), call.stream))
         made = [t for t in tensors(call.out) if t.data_ptr() not in {r.data_ptr() for r in written}]
@@ -299,11 +353,17 @@ class SimulatedGraph:
         self.order.call(call.stream, str(call.func), reads, storages([*written, *made]))
 
     def taped_record(self, event: SimulatedEvent, stream: int) -> None:
+        self._group(stream, "event.record")
         self.notes.append(f"record event {event.number} on stream {stream}")
         self.tasks.append((RECORD, event.number, stream))
         self.order.record(event.number, stream)
 
+    def taped_reset(self, event: SimulatedEvent, stream: int) -> None:
+        self._group(stream, "event.reset")
+        self.tape.append(HostSignal(event=event, clears=True))
+
     def taped_wait(self, event: SimulatedEvent, stream: int) -> None:
+        self._group(stream, "event.wait")
         kind = "external event" if event.external else "event"
         self.notes.append(f"wait {kind} {event.number} on stream {stream}")
         if event.external:

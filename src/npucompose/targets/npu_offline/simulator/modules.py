@@ -6,6 +6,7 @@ import importlib
 import importlib.machinery
 import importlib.util
 import sys
+from copy import deepcopy
 from importlib.abc import MetaPathFinder
 from pathlib import Path
 from types import ModuleType
@@ -54,6 +55,7 @@ def install(device: SimulatedDevice, root: Path) -> None:
     for full in lacking.LACKING[lacking.TENSORS]:
         setattr(npu, full.rpartition(".")[2], lacking.refused(full))  # types that torch_npu's C++ puts there
     _name_saved_tensors(importlib.import_module("torch_npu.npu.graphs"))
+    _refer_to_tensors()
     npu.init()
     for name in ("torch_npu.npu.amp", "torch_npu.npu.aclnn"):
         importlib.import_module(name)  # as torch_npu does before anybody asks: Dynamo's rules name torch.npu.amp
@@ -115,6 +117,18 @@ def _name_saved_tensors(graphs: ModuleType) -> None:
         return build(save_path, 0, overwrite)
 
     graphs.__dict__["_build_save_npugraph_tensor_path"] = built
+
+
+def _refer_to_tensors() -> None:
+    """NPUGraph.update calls an operator with the tensors of its capture: of a CPU's tensors torch_npu keeps copies."""
+
+    def kept(value: Any) -> Any:
+        return value.detach() if isinstance(value, torch.Tensor) else deepcopy(value)
+
+    for name in ("graphs", "_npugraph_handlers.npugraph_handler"):  # the second since 2.13
+        holder = sys.modules.get(f"torch_npu.npu.{name}")
+        if holder is not None and "deepcopy" in vars(holder):
+            vars(holder)["deepcopy"] = kept
 
 
 def _accelerator(device: SimulatedDevice) -> None:

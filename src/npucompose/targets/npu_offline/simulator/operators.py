@@ -22,7 +22,8 @@ from __future__ import annotations
 import importlib
 import math
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +37,6 @@ from npucompose.targets.npu_offline.simulator.modules import module
 
 SCHEMAS = "csrc/aten/npu_native_functions_by_codegen.yaml"
 SECTIONS = ("custom", "symint", "autograd", "quant")
-FIA = attention.FIA
 _LIBRARIES: list[torch.library.Library] = []
 
 
@@ -45,10 +45,11 @@ def define(device: SimulatedDevice, root: Path) -> None:
     library = torch.library.Library("npu", "FRAGMENT")
     aten = torch.library.Library("aten", "IMPL")
     _LIBRARIES.extend((library, aten))  # a library's operators live as long as the object
-    for schema in schemas((root / SCHEMAS).read_text()):
+    listed = tuple(schemas((root / SCHEMAS).read_text()))
+    for schema in listed:
         library.define(schema)
     _load_meta_functions(root)
-    _implement(library)
+    _implement(library, {schema.partition("(")[0] for schema in listed})
     register_composites(aten)
     aten.impl("record_stream", lambda tensor, stream: device.use(tensor, stream.stream_id), "CPU")
 
@@ -83,32 +84,48 @@ def _load_meta_functions(root: Path) -> None:
             importlib.import_module(f"torch_npu.op_plugin.meta.{name}")
 
 
-def _implement(library: torch.library.Library) -> None:
-    """The reference kernels of npucompose.ops, and the two forms in which TorchAir calls FIA while it captures."""
+def _implement(library: torch.library.Library, listed: Collection[str]) -> None:
+    """The reference kernels of npucompose.ops; attention also in the forms of `listed` in which a capture calls it."""
     for name, kernel in {**attention.KERNELS, **fused.KERNELS}.items():
         library.impl(name, kernel, "CPU")
+        forms = {
+            f"{name}.out": partial(_write, name),
+            f"_{name}_get_max_workspace": _workspace,
+            f"_{name}_infer_output": partial(_infer_output, name),
+        }
+        for form in forms.keys() & set(listed):
+            library.impl(form, forms[form], "CPU")
     register_fused_attention(library)
-    library.impl(f"{FIA}.out", _fia_out, "CPU")
-    library.impl(f"_{FIA}_get_max_workspace", _fia_workspace, "CPU")
 
 
-def _fia_out(
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    *,
+def _write(
+    name: str,
+    *tensors: torch.Tensor,
     workspace: torch.Tensor | None = None,
     out: Sequence[torch.Tensor],
     **options: Any,
 ) -> Sequence[torch.Tensor]:
-    for given, made in zip(out, attention.KERNELS[FIA](query, key, value, **options), strict=True):
-        given.copy_(made)
+    """The operator's results in `out`. One that is not asked for, softmax_lse, has no size of its own: it is zero."""
+    for given, made in zip(out, attention.KERNELS[name](*tensors, **options), strict=True):
+        if not made.numel():
+            given.zero_()
+        elif given.shape != made.shape:
+            possible = f"The result has {tuple(made.shape)}."
+            raise UnsupportedArgument(name, "out", f"holds a tensor of shape {tuple(given.shape)}", possible)
+        else:
+            given.copy_(made)
     return out
 
 
-def _fia_workspace(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, **options: Any) -> torch.Tensor:
+def _workspace(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, **options: Any) -> torch.Tensor:
     """Scratch memory; the reference kernel needs none, so that its size says nothing."""
     return torch.empty(16, dtype=query.dtype, device=query.device)
+
+
+def _infer_output(name: str, query: torch.Tensor, value: torch.Tensor, **options: Any) -> tuple[torch.Tensor, ...]:
+    """Memory for the operator's results, of the sizes that the wheel's meta function gives."""
+    shapes = getattr(torch.ops.npu, name)(query.to("meta"), value.to("meta"), value.to("meta"), **options)
+    return tuple(torch.empty_like(shape, device=query.device) for shape in shapes)
 
 
 FUSED_DTYPES = (torch.float16, torch.bfloat16, torch.float32)

@@ -16,11 +16,12 @@ missing event would never show in the values. Vector clocks over streams and eve
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from attrs import define, field, frozen
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode, _pop_mode, _push_mode
 
 WAITS_FOR_HOST = frozenset({"aten::_local_scalar_dense", "aten::nonzero", "aten::equal"})
 """Calls whose answer the host needs at once: illegal in a capture."""
@@ -28,8 +29,8 @@ FACTORIES = frozenset(
     {"aten::empty", "aten::empty_strided", "aten::empty_like", "aten::new_empty", "aten::new_empty_strided"}
 )
 """They give memory and compute nothing, so that a replay has nothing to do."""
-SCRATCH = "_get_max_workspace"
-"""Operators whose names end so give memory for another one to work in: its size is worked out on the host."""
+MEMORY_ONLY = ("_get_max_workspace", "_infer_output")
+"""Operators whose names end so give memory for another one to work in or to write, of a size that the host knows."""
 HOST_EFFECTS = frozenset({"npu::save_npugraph_tensor"})
 """They write a file: a capture only notes them, every replay does them."""
 USE = "aten::record_stream"
@@ -55,7 +56,7 @@ class RecordedCall:
         `_unsafe_view` is no view by its schema and gives its input's memory all the same.
         """
         name = self.func._schema.name
-        bare = name in FACTORIES or name.endswith(SCRATCH)
+        bare = name in FACTORIES or name.endswith(MEMORY_ONLY)
         if bare or name.partition("::")[0] in CONTROL or self.func.is_view:
             return False
         if self.func._schema.is_mutable or "out" in self.kwargs or name in HOST_EFFECTS:
@@ -89,7 +90,7 @@ class Recorder(TorchDispatchMode):
             return func(*args, **kwargs)  # its kernel notes it on the device
         if func._schema.name in WAITS_FOR_HOST:
             raise RuntimeError(f"{func} needs its answer on the host, which a capture cannot give.")
-        written = list(_written(func, args, kwargs))
+        written = list(written_by(func, args, kwargs))
         for tensor in written:
             self._remember(tensor.untyped_storage())
         out: Any = None if func._schema.name in HOST_EFFECTS else func(*args, **kwargs)
@@ -113,23 +114,32 @@ class Recorder(TorchDispatchMode):
         torch.set_rng_state(self._random)
 
 
-class Updater(TorchDispatchMode):
-    """Between graph_task_update_begin and _end a call does not run: it gives a recorded task new arguments."""
+@contextmanager
+def _set_aside(below: TorchDispatchMode | None = None) -> Iterator[None]:
+    """Without the dispatch modes above `below`, or without any."""
+    above: list[TorchDispatchMode] = []
+    while (top := _get_current_dispatch_mode()) is not None and top is not below:
+        above.append(_pop_mode())
+    try:
+        yield
+    finally:
+        for mode in reversed(above):
+            _push_mode(mode)
 
-    def __init__(self, tasks: Sequence[Any]) -> None:
-        super().__init__()
-        self.tasks = [task for task in tasks if isinstance(task, RecordedCall)]
-        self.updated = 0
 
-    def __torch_dispatch__(
-        self, func: torch._ops.OpOverload, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
-    ) -> Any:
-        for call in self.tasks:
-            if call.func is func:
-                call.args, call.kwargs = args, kwargs or {}
-                self.updated += 1
-                return call.out
-        raise RuntimeError(f"{func} is no task of the captured group: {', '.join(str(c.func) for c in self.tasks)}.")
+def enter_below(mode: TorchDispatchMode) -> None:
+    """Enter `mode` below those that are entered already.
+
+    As a device does, it sees the calls that are left when they are done: torch.npu.graph enters its own mode, which
+    puts attention into task groups, before it begins to capture.
+    """
+    with _set_aside():
+        mode.__enter__()
+
+
+def leave_below(mode: TorchDispatchMode) -> None:
+    with _set_aside(mode):
+        mode.__exit__(None, None, None)
 
 
 def tensors(value: Any) -> list[torch.Tensor]:
@@ -146,7 +156,7 @@ def storages(value: Any) -> set[int]:
     return {tensor.untyped_storage()._cdata for tensor in tensors(value)}
 
 
-def _written(func: torch._ops.OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterator[torch.Tensor]:
+def written_by(func: torch._ops.OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterator[torch.Tensor]:
     """The tensors among the arguments that the schema says are written."""
     yield from tensors(kwargs.get("out"))  # torch_npu registers a list of outputs without saying that it is written
     for index, argument in enumerate(func._schema.arguments):
@@ -188,12 +198,18 @@ class Order:
     history: list[tuple[Access, Clock]] = field(factory=list)
     """Each call, and what its stream knew when it began."""
     _reached: set[int] = field(factory=set)
+    _reported: set[int] = field(factory=set)
+    """Streams of calls that the capture does not hold."""
     _carrying: set[int] = field(factory=set)
     """Events that a captured stream recorded: who waits for one is captured too."""
     _last: dict[int, Access] = field(factory=dict)
 
     def begin(self, stream: int) -> None:
         self._reached = {stream}
+
+    def holds(self, stream: int) -> bool:
+        """Whether the capture has reached the stream."""
+        return stream in self._reached
 
     def end(self, stream: int) -> None:
         clock = self._clock(stream)
@@ -222,8 +238,8 @@ class Order:
         clock = self._clock(stream)
         clock[stream] = clock.get(stream, 0) + 1
         mine = self._last[stream] = Access(stream=stream, time=clock[stream], call=name)
-        if self._reached and stream not in self._reached:
-            self._reached.add(stream)  # reported once
+        if self._reached and stream not in self._reached | self._reported:
+            self._reported.add(stream)
             self.outside.append(
                 f"{name} is called on stream {stream}, which waits for no event of the capture: it is not captured."
             )
