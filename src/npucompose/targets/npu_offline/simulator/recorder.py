@@ -119,7 +119,8 @@ def _set_aside(below: TorchDispatchMode | None = None) -> Iterator[None]:
     """Without the dispatch modes above `below`, or without any."""
     above: list[TorchDispatchMode] = []
     while (top := _get_current_dispatch_mode()) is not None and top is not below:
-        above.append(_pop_mode())
+        above.append(top)
+        _pop_mode()
     try:
         yield
     finally:
