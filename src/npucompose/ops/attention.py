@@ -45,6 +45,15 @@ SCHEMAS = {
     ),
 }
 FIA, IFA = SCHEMAS
+FIA_V2 = f"{FIA}_v2"
+RENAMED = {
+    "actual_seq_qlen": "actual_seq_lengths",
+    "actual_seq_kvlen": "actual_seq_lengths_kv",
+    "num_query_heads": "num_heads",
+    "return_softmax_lse": "softmax_lse_flag",
+    "softmax_scale": "scale",
+}
+"""{argument of the second version: what the first calls it}, by the documents of both; GE has one operator for them."""
 LAYOUTS = {"BSH": ("BSH", "BSH"), "BSND": ("BSND", "BSND"), "BNSD": ("BNSD", "BNSD"), "BNSD_BSND": ("BNSD", "BSND")}
 """input_layout -> (layout of query, key and value; layout of the result)."""
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
@@ -107,6 +116,11 @@ def _fia(
     pse = _pse(FIA, pse_shift, q, columns)
     done = attend(q, k, v, scale, hidden, pse, q_lengths, kv_lengths, softmax_lse_flag)
     return _arranged(done, query.dtype, LAYOUTS[input_layout][1]), done.lse
+
+
+def _fia_v2(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, **options: Any) -> Any:
+    """The second version: what the first has not is refused by its name."""
+    return _fia(query, key, value, **{RENAMED.get(name, name): given for name, given in options.items()})
 
 
 def _fia_meta(
@@ -172,7 +186,7 @@ def _ifa_meta(
 
 
 _KERNELS: dict[str, tuple[Any, Any]] = {FIA: (_fia, _fia_meta), IFA: (_ifa, _ifa_meta)}
-KERNELS: dict[str, Any] = {name: kernel for name, (kernel, _) in _KERNELS.items()}
+KERNELS: dict[str, Any] = {**{name: kernel for name, (kernel, _) in _KERNELS.items()}, FIA_V2: _fia_v2}
 """{operator: its reference kernel}, for those who define the operators themselves."""
 
 

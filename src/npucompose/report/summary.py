@@ -112,6 +112,7 @@ def attention(report: Report) -> Iterator[str]:
     refused = [one for graph in report.graphs for one in graph.npu_refuses]
     if refused:
         yield npu_words(refused)
+    yield from words.not_written_words(report)
     idle = [one for one in report.effective if one.option != "target"]
     if len(idle) <= MOST_NOTES:
         yield from (f"{one.option} has no effect: {one.why}" for one in idle)

@@ -12,7 +12,7 @@ from targets.npu_offline.needs import in_a_process, offline
 
 from npucompose.ops import attention, fused
 from npucompose.ops.definitions import UnsupportedArgument
-from npucompose.targets.npu_offline.simulator import operators
+from npucompose.targets.npu_offline.simulator import attention_forms, operators
 
 
 @offline
@@ -82,7 +82,7 @@ def test_attention_in_place_fills_what_it_was_given(monkeypatch: pytest.MonkeyPa
     asked: list[Any] = []
     monkeypatch.setitem(attention.KERNELS, "some", lambda *a, **named: asked.append((a, named)) or made)
     out = torch.zeros(2), torch.zeros(1)
-    write: Any = operators._write
+    write: Any = attention_forms._write
     assert write("some", "q", "k", "v", workspace=None, out=out, scale=2) is out
     assert asked == [(("q", "k", "v"), {"scale": 2})]
     assert [part.tolist() for part in out] == [[1, 1], [3]]
@@ -95,5 +95,5 @@ def test_attention_in_place_fills_what_it_was_given(monkeypatch: pytest.MonkeyPa
     monkeypatch.setitem(attention.KERNELS, "some", lambda *_: (made[0], torch.empty(0)))
     write("some", "q", "k", "v", out=out)
     assert out[1].tolist() == [0], "a result that is not asked for"
-    workspace = operators._workspace(torch.ones(2, dtype=torch.float16), *made)
+    workspace = attention_forms._workspace(torch.ones(2, dtype=torch.float16), *made)
     assert (workspace.dtype, workspace.numel()) == (torch.float16, 16)

@@ -26,8 +26,8 @@ FILLED = {
 }
 """State that torch_npu's C++, or a call of its Python, fills in."""
 COMPILED = frozenset({"_NPUTaskGroupHandle", "_npu_fused_infer_attention_score_out_graph"})
-"""Names of torch_npu._C that only scripts ask for: Ascend/pytorch 9e73e708, torch_npu/csrc/npu/Graph.cpp 502 and 610, and texts
-of the wheel's libtorch_npu.so."""
+"""Names of torch_npu._C that only scripts ask for: Ascend/pytorch 9e73e708, torch_npu/csrc/npu/Graph.cpp 502 and 610;
+texts of the wheel's libtorch_npu.so."""
 
 
 def trees() -> list[Any]:

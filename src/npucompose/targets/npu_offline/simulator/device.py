@@ -73,6 +73,8 @@ class SimulatedDevice:
         """Captured graphs in order; TorchAir makes an empty one first for each FX graph, which is not among them."""
         self.capturing: SimulatedGraph | None = None
         self.ge_sessions: list[Any] = []
+        self.not_written: list[str] = []
+        """Files that CANN would have written."""
         self.options: dict[str, str] = {}
         """What torch_npu's Python set with `_npu_setOption`."""
         self.cores = {CUBE: self.soc.cube, VECTOR: self.soc.vector}

@@ -22,8 +22,7 @@ from __future__ import annotations
 import importlib
 import math
 import re
-from collections.abc import Callable, Collection, Iterator, Sequence
-from functools import partial
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +31,7 @@ import yaml
 
 from npucompose.ops import attention, fused
 from npucompose.ops.definitions import UnsupportedArgument
+from npucompose.targets.npu_offline.simulator.attention_forms import capture_forms
 from npucompose.targets.npu_offline.simulator.device import SimulatedDevice
 from npucompose.targets.npu_offline.simulator.modules import module
 
@@ -85,47 +85,12 @@ def _load_meta_functions(root: Path) -> None:
 
 
 def _implement(library: torch.library.Library, listed: Collection[str]) -> None:
-    """The reference kernels of npucompose.ops; attention also in the forms of `listed` in which a capture calls it."""
-    for name, kernel in {**attention.KERNELS, **fused.KERNELS}.items():
-        library.impl(name, kernel, "CPU")
-        forms = {
-            f"{name}.out": partial(_write, name),
-            f"_{name}_get_max_workspace": _workspace,
-            f"_{name}_infer_output": partial(_infer_output, name),
-        }
-        for form in forms.keys() & set(listed):
-            library.impl(form, forms[form], "CPU")
+    """The reference kernels of npucompose.ops; attention also in the forms for captures that the wheel has."""
+    forms = capture_forms()
+    for name, kernel in {**attention.KERNELS, **fused.KERNELS, **forms}.items():
+        if name not in forms or name in listed:
+            library.impl(name, kernel, "CPU")
     register_fused_attention(library)
-
-
-def _write(
-    name: str,
-    *tensors: torch.Tensor,
-    workspace: torch.Tensor | None = None,
-    out: Sequence[torch.Tensor],
-    **options: Any,
-) -> Sequence[torch.Tensor]:
-    """The operator's results in `out`. One that is not asked for, softmax_lse, has no size of its own: it is zero."""
-    for given, made in zip(out, attention.KERNELS[name](*tensors, **options), strict=True):
-        if not made.numel():
-            given.zero_()
-        elif given.shape != made.shape:
-            possible = f"The result has {tuple(made.shape)}."
-            raise UnsupportedArgument(name, "out", f"holds a tensor of shape {tuple(given.shape)}", possible)
-        else:
-            given.copy_(made)
-    return out
-
-
-def _workspace(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, **options: Any) -> torch.Tensor:
-    """Scratch memory; the reference kernel needs none, so that its size says nothing."""
-    return torch.empty(16, dtype=query.dtype, device=query.device)
-
-
-def _infer_output(name: str, query: torch.Tensor, value: torch.Tensor, **options: Any) -> tuple[torch.Tensor, ...]:
-    """Memory for the operator's results, of the sizes that the wheel's meta function gives."""
-    shapes = getattr(torch.ops.npu, name)(query.to("meta"), value.to("meta"), value.to("meta"), **options)
-    return tuple(torch.empty_like(shape, device=query.device) for shape in shapes)
 
 
 FUSED_DTYPES = (torch.float16, torch.bfloat16, torch.float32)
