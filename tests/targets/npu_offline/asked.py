@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from npucompose.targets.npu_offline.simulator.device import SimulatedDevice, SimulatedGraph
+from npucompose.targets.npu_offline.simulator.device import SimulatedDevice
+from npucompose.targets.npu_offline.simulator.graph import SimulatedGraph
 from npucompose.targets.npu_offline.simulator.recorder import Order
 
 

@@ -143,7 +143,7 @@ def wrong_uses() -> dict[str, str]:
         "a result of another shape": answer(lambda: written([1, 1], [torch.empty(3), torch.empty(1)], workspace())),
         "lse of another shape": answer(lambda: fia.out(*TENSORS, softmax_lse_flag=True, out=results(), **OPTIONS)),
     }
-    with npu.graph(plain):
+    with npu.graph(npu.NPUGraph()):
         found["an update on the capturing stream"] = answer(
             lambda: npu.graph_task_update_begin(
                 npu.current_stream(), two.graph_dispatch_mode.graph_dispatch_records[0].handle

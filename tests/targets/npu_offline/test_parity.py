@@ -28,6 +28,16 @@ FILLED = {
 COMPILED = frozenset({"_NPUTaskGroupHandle", "_npu_fused_infer_attention_score_out_graph"})
 """Names of torch_npu._C that only scripts ask for: Ascend/pytorch 9e73e708, torch_npu/csrc/npu/Graph.cpp 502 and 610;
 texts of the wheel's libtorch_npu.so."""
+NATIVE = {
+    "StreamBase": {"priority", "priority_range"},
+    "EventBase": set[str](),
+    "GraphBase": {
+        "begin_capture_to_if_node", "enable_debug_mode", "end_capture_to_conditional_node",
+        "get_currently_capturing_graph", "register_generator_state",
+    },
+}  # fmt: skip
+"""Methods of the compiled classes that scripts call and the wheel's classes do not (Ascend/pytorch 9e73e708ab93,
+torch_npu/csrc/npu/Stream.cpp:144, 150, Graph.cpp:808 to 871)."""
 
 
 def trees() -> list[Any]:
@@ -66,7 +76,7 @@ def invented(tree: Path, live: dict[str, Any]) -> list[str]:
         found += [f"{module}.{name}" for name in extra if f"func: {name}(" not in operators]
     for base, names in live["bases"].items():
         asked = {"StreamBase": "Stream", "EventBase": "Event", "GraphBase": "NPUGraph"}[base]
-        known = _members_asked(wheel, asked) | set(live["inherited"])
+        known = _members_asked(wheel, asked) | set(live["inherited"]) | NATIVE[base]
         found += [f"{base}.{name}" for name in sorted(set(names) - known)]
     return found
 

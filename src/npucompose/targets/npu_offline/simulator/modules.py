@@ -15,9 +15,10 @@ from typing import Any
 import torch
 from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
 
-from npucompose.targets.npu_offline.simulator import compiled, ge_session, lacking
-from npucompose.targets.npu_offline.simulator.classes import DEVICE_TYPE
+from npucompose.targets.npu_offline.simulator import compiled, ge_session, host, lacking
 from npucompose.targets.npu_offline.simulator.device import SimulatedDevice
+from npucompose.targets.npu_offline.simulator.randomness import DeviceGenerator
+from npucompose.targets.npu_offline.simulator.streams import DEVICE_TYPE
 
 ND = 2
 """ACL_FORMAT_ND: the only layout that a CPU tensor has."""
@@ -52,15 +53,18 @@ def install(device: SimulatedDevice, root: Path) -> None:
     _setup_privateuseone_for_python_backend("npu", backend_module=npu)
     torch.Tensor.is_npu = property(lambda tensor: True)  # pyright: ignore[reportAttributeAccessIssue]
     _accelerator(device)
+    host.install(device)
     for full in lacking.LACKING[lacking.TENSORS]:
         setattr(npu, full.rpartition(".")[2], lacking.refused(full))  # types that torch_npu's C++ puts there
     _name_saved_tensors(importlib.import_module("torch_npu.npu.graphs"))
     _refer_to_tensors()
     npu.init()
+    _generator(device, npu)
     for name in ("torch_npu.npu.amp", "torch_npu.npu.aclnn"):
         importlib.import_module(name)  # as torch_npu does before anybody asks: Dynamo's rules name torch.npu.amp
     importlib.import_module("torch_npu.npu._format")._apply_npu_format_patch()
     package.__dict__["__version__"] = importlib.import_module("torch_npu.version").__version__
+    device.runtime.torch_npu = package.__dict__["__version__"]
     _dynamo()
 
 
@@ -131,6 +135,14 @@ def _refer_to_tensors() -> None:
             vars(holder)["deepcopy"] = kept
 
 
+def _generator(device: SimulatedDevice, npu: ModuleType) -> None:
+    """torch.npu.manual_seed, set_rng_state and their like ask the device's rules first."""
+    generator = DeviceGenerator(device)
+    for home in (npu, importlib.import_module("torch_npu.npu.random")):
+        if "get_default_generator" in home.__dict__:
+            home.__dict__["get_default_generator"] = lambda device_index: generator
+
+
 def _accelerator(device: SimulatedDevice) -> None:
     """torch.accelerator asks torch's C++ for the device's stream and generator, where a backend in Python cannot
     answer."""
@@ -151,7 +163,7 @@ def _nothing() -> None:
 
 
 def _dynamo() -> None:
-    """What torch_npu does to Dynamo when it is first used, but for its backends: TorchAir is called by name here."""
+    """What torch_npu does to Dynamo when it is first used."""
     from torch._dynamo import trace_rules
 
     trace_rules.add(__name__.rpartition(".")[0])  # on a device this is C++, into which Dynamo does not look
@@ -159,3 +171,13 @@ def _dynamo() -> None:
     utils.add_dynamo_methods_init()
     importlib.import_module("torch_npu.dynamo.trace_rule")._patch_npu_trace_rules()
     getattr(utils, "register_npu_graphsafe_rng", _nothing)()  # since torch_npu 2.13
+    _backends(importlib.import_module("torch_npu.dynamo"))
+
+
+def _backends(dynamo: ModuleType) -> None:
+    """torch.compile(backend="npu" | "npugraph_ex" | "npugraphs"); a wheel that is installed has entry points."""
+    from torch._dynamo import register_backend
+
+    dynamo._register_backends()
+    if hasattr(dynamo, "_npugraphs_backend_entrypoint"):  # since torch_npu 2.13
+        register_backend(dynamo._npugraphs_backend_entrypoint, name="npugraphs")

@@ -19,9 +19,10 @@ import torch
 from attrs import define
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from npucompose.capture.lines import model_line
 from npucompose.targets.npu_offline.simulator.device import SimulatedDevice
 from npucompose.targets.npu_offline.simulator.recorder import RecordedCall, enter_below, leave_below, written_by
-from npucompose.targets.npu_offline.simulator.refusals import refusal
+from npucompose.targets.npu_offline.simulator.refusals import library_error
 
 
 @define(kw_only=True, eq=False)
@@ -60,7 +61,7 @@ class Updater(TorchDispatchMode):
 
     def _update(self, new: RecordedCall) -> None:
         if self.updated == len(self.group.calls):
-            raise refusal("too_many_tasks", stream=self.stream, what=str(new.func))
+            raise library_error("group_has_no_further_task", stream=self.stream, what=str(new.func))
         task = self.group.calls[self.updated]
         if task.func._schema.name != new.func._schema.name:
             raise RuntimeError(
@@ -80,48 +81,53 @@ def _results(func: torch._ops.OpOverload, args: Sequence[Any], kwargs: Mapping[s
 
 
 class TaskGroups:
-    """torch_npu._C._graph_task_*; what they refuse is in `task_groups.yaml`."""
+    """torch_npu._C._graph_task_*; what they refuse is in capture/rules.yaml and `checks.yaml`."""
 
     def __init__(self, device: SimulatedDevice) -> None:
         self._device = device
         self._updating: dict[int, Updater] = {}
 
     def begin(self, stream: Any) -> None:
-        number = stream.stream_id
-        recording = self._device.recording_on(number, "begin_outside")
-        if number in self._updating:
-            raise refusal("begin_in_another_state", stream=number)
-        recording.open_group(number)
+        self._device.runtime.group_begin(stream.stream_id, model_line())
+        self._graph(stream).groups[stream.stream_id] = []
 
     def end(self, stream: Any) -> TaskGroup:
-        number = stream.stream_id
-        calls = self._device.recording_on(number, "end_outside").close_group(number)
+        """The handle; what has broken the group is raised again."""
+        runtime, number = self._device.runtime, stream.stream_id
+        runtime.group_end(number, model_line())
+        graph, capture = self._graph(stream), runtime.capture_of(number)
+        calls = graph.groups.pop(number)
+        if graph.group_fault is not None:
+            raise graph.group_fault
+        if capture is None or capture.lost:
+            self._device.refuse("task_group_broken", "graph_task_group_end of a broken group")
         self._device.ledger.note("task_group")
         return TaskGroup(calls=calls)
 
+    def _graph(self, stream: Any) -> Any:
+        graph = self._device.graph_of(stream.stream_id)
+        assert graph is not None
+        return graph
+
     def update_begin(self, stream: Any, handle: TaskGroup) -> None:
         number = stream.stream_id
-        if self._device.captures(number):
-            raise refusal("update_while_capturing", stream=number)
-        if number in self._updating:
-            raise refusal("update_in_another_state", stream=number)
+        self._device.runtime.update_begin(number, model_line())
         if handle.updated_by is not None:
-            raise refusal("update_by_two", stream=number)
+            self._device.runtime.update_end(number, model_line())
+            raise library_error("group_updated_by_two", stream=number)
         handle.updated_by = number
         self._updating[number] = Updater(self._device, number, handle)
         enter_below(self._updating[number])
 
     def update_end(self, stream: Any) -> None:
         number = stream.stream_id
-        if self._device.captures(number):
-            raise refusal("update_end_while_capturing", stream=number)
-        updater = self._updating.pop(number, None)
-        if updater is None:
-            raise refusal("update_end_without_begin", stream=number)
+        self._device.runtime.update_end(number, model_line())
+        updater = self._updating.pop(number)
         leave_below(updater)
         updater.group.updated_by = None
         if left := updater.group.calls[updater.updated :]:
-            raise refusal("too_few_tasks", stream=number, what=", ".join(str(task.func) for task in left))
+            tasks = ", ".join(str(task.func) for task in left)
+            raise library_error("group_has_further_tasks", stream=number, what=tasks)
         self._device.ledger.note("task_update", f"{updater.updated} calls")
 
     def update_attention(self, stream: Any, handle: TaskGroup, event: Any, *args: Any, **kwargs: Any) -> Any:
