@@ -67,6 +67,7 @@ _BY_LINE: tuple[tuple[str, re.Pattern[str]], ...] = (
     ("host_read", re.compile(r"\.(?:item|tolist)\(\)|\b(?:int|float|bool)\(|^(?:if|elif|while|assert)\b")),
     ("outside_copy", re.compile(r"\.item\(\)")),
     ("pageable_copy", re.compile(r"non_blocking=True")),
+    ("outside_pageable", re.compile(r"non_blocking=True")),
     ("sync_copy", re.compile(
         r"\.(?:cpu|npu|cuda|numpy|tolist)\(|\.to\(|\.copy_\(|torch\.(?:tensor|as_tensor|from_numpy)\(|\.pin_memory\(")),
     ("nested_capture", re.compile(r"npu\.graph\(|capture_begin\(")),
@@ -83,7 +84,7 @@ _BY_CALL: tuple[tuple[str, re.Pattern[str]], ...] = (
     ("nested_replay", re.compile(r"(?i)riexecute|model_?execute")),
     ("task_update", re.compile(r"(?i)task_?update")),
     ("synchronise", re.compile(r"(?i)synchronize_?device|device_?synchronize|stream_?query")),
-    ("ipc_event", re.compile(r"(?i)record_?event|wait_?event")),
+    ("ipc_event", re.compile(r"(?i)record_?event|event_?record|wait_?event")),
 )
 """(rule, what the call that failed is named then)."""
 _OF_MANY_CAUSES = frozenset({107000, 207000})
@@ -147,12 +148,11 @@ class _Log:
         if sentence is not None:
             self._note(number, process, None, "", sentence, rule=_sentences()[sentence])
             return True
-        found = [found for mark, pattern in _CODES if mark in own for found in pattern.finditer(own)]
-        known = [one for one in found if int(one["code"]) in error_codes().codes]
-        for one in (known or found)[:1]:
-            code, said = int(one["code"]), one["said"].strip()
-            self._note(number, process, code, one["call"] or "", said, foreign=_foreign(code, one))
-        return bool(found)
+        found = _code_in(own, cut=len(line) == LONGEST_LINE)
+        if found is not None:
+            code, said = int(found["code"]), found["said"].strip()
+            self._note(number, process, code, found["call"] or "", said, foreign=_foreign(code, found))
+        return found is not None
 
     def _note(self, number: int, process: str, code: int | None, call: str, said: str, *,
               rule: str | None = None, foreign: bool = False) -> None:  # fmt: skip
@@ -203,6 +203,14 @@ def _sentences() -> Mapping[str, str]:
         if rule.raises is not None and rule.sources[0].startswith(("TN ", "OP ", "Ascend/pytorch"))
     }
     return {**own, _GENERATOR: "generator_unknown"}
+
+
+def _code_in(line: str, *, cut: bool) -> re.Match[str] | None:
+    """The first code that our lists have, else the first; at the end of a line that was cut it may not be whole."""
+    found = [found for mark, pattern in _CODES if mark in line for found in pattern.finditer(line)]
+    known = (one for one in found if int(one["code"]) in error_codes().codes)
+    whole = (one for one in found if not cut or one.end() < len(line))
+    return next(known, None) or next(whole, None)
 
 
 def _foreign(code: int, found: re.Match[str]) -> bool:

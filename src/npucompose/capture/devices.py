@@ -34,7 +34,7 @@ def simulated(machine: SimulatedMachine) -> Iterator[None]:
         put(patch.object(torch, "npu", npu, create=True))
         if "torch_npu" in sys.modules:
             put(patch.object(sys.modules["torch_npu"], "npu", npu))
-        _replace(put, torch.cuda, shared(api, seeds))
+        _replace(put, torch.cuda, shared(api, seeds, "torch.cuda"))
         _replace(put, torch.accelerator, accelerator(api))
         for name in ("from_numpy", "frombuffer"):
             put(patch.object(torch, name, _on_host(machine, getattr(torch, name))))

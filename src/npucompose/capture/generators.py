@@ -77,7 +77,7 @@ class Seeds:
 
     def manual_seed(self, seed: int) -> None:
         if seed != self.initial_seed():
-            self.machine.runtime.refuse("generator_seed", "the device's generator gets another seed", self._line())
+            self.machine.runtime.refuse("generator_seed", "the device's generator gets another seed", model_line())
         self.seed = seed
 
     def initial_seed(self) -> int:
@@ -85,7 +85,6 @@ class Seeds:
 
     def get_rng_state(self, device: Any = None) -> torch.Tensor:
         """The seed and the offset, on the host."""
-        self._line()
         state = self.initial_seed().to_bytes(_BYTES, "little") + bytes(_BYTES)
         return self._on_host(torch.frombuffer(bytearray(state), dtype=torch.uint8))
 
@@ -107,12 +106,6 @@ class Seeds:
             return original(seed)
 
         return manual_seed
-
-    def _line(self) -> str | None:
-        line = model_line()
-        if line is not None and self.machine.runtime.capturing:
-            self.machine.used.add(line)
-        return line
 
     def _on_host(self, tensor: torch.Tensor) -> torch.Tensor:
         self.machine.places.put(tensor, "host")

@@ -8,9 +8,10 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
+from attrs import frozen
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from npucompose.capture.calls import calls
+from npucompose.capture.calls import Effect, calls
 from npucompose.capture.lines import model_line
 from npucompose.capture.machine import SimulatedMachine
 from npucompose.graphs.effects import facts, leaves_in, tensors_in
@@ -59,16 +60,17 @@ class Kernels(TorchDispatchMode):
         name, stream = _short(func), self.machine.stream
         if torch.Tag.nondeterministic_seeded in func.tags:
             self._drawn(name)
-        rule, what = broken_rule(func, args, given)
-        if rule in ("host_read", "data_shape", "sync_copy"):
-            self.runtime.read(what, model_line(), stream, rule)
-        elif rule is not None:
-            self.runtime.refuse(rule, what, model_line())
+        broken = broken_rule(func, args, given)
+        if broken is not None and broken.does in ("reads", "copies"):
+            self.runtime.read(broken.what, model_line(), stream, broken.rule)
+            return True
+        if broken is not None and (broken.does != "synchronises" or self.runtime.capture_of(stream) is not None):
+            self.runtime.refuse(broken.rule, broken.what, model_line())
         elif func._schema.name in _COPIES and host:
             return self._copied(name, args, given)
         elif any(one.dim() for one in host):
             self._mixed(func, name)
-        return rule in ("host_read", "sync_copy")
+        return False
 
     def _drawn(self, name: str) -> None:
         """Random numbers on the device; whose generator that is."""
@@ -102,21 +104,33 @@ class Kernels(TorchDispatchMode):
             self.runtime.refuse("host_tensor", f"{name} is given a tensor that lies on the host", model_line())
 
 
-def broken_rule(func: Any, args: Sequence[Any], given: Mapping[str, Any]) -> tuple[str | None, str]:
-    """(the rule that the operator breaks on a captured stream, in which words): by the table, then by torch's tags.
+@frozen(kw_only=True)
+class BrokenRule:
+    """What an operator breaks: `BrokenRule(rule="host_read", does="reads", what="aten.equal reads a value …")`."""
+
+    rule: str
+    does: Effect
+    what: str
+
+
+def broken_rule(func: Any, args: Sequence[Any], given: Mapping[str, Any]) -> BrokenRule | None:
+    """The rule that the operator breaks on a captured stream: by the table, then by torch's tags; None: it breaks none.
 
     `args` and `given` are real values, or fake ones.
     """
     name, row = _short(func), calls().operators.get(func._schema.name)
     if row is not None:
-        breaks = row.when is None or _CASES[row.when](func, args, given)
-        return (row.rule, f"{name} {_words(func, row.rule)}") if breaks and row.rule is not None else (None, "")
+        if row.rule is None or not (row.when is None or _CASES[row.when](func, args, given)):
+            return None
+        return BrokenRule(rule=row.rule, does=row.does, what=f"{name} {_words(func, row.rule)}")
     if func._schema.is_mutable and func.overloadpacket.__name__ in RESIZING:
-        return "moves_memory", f"{name} moves a tensor or changes its size"
+        return BrokenRule(rule="moves_memory", does="allocates", what=f"{name} moves a tensor or changes its size")
     reason = why_dependent(func, args, given)
     if reason == TO_PYTHON:
-        return "host_read", f"{name} {_WORDS['host_read']}"
-    return ("data_shape", f"{name}: {reason.rstrip('.')}") if reason in (SHAPE, MASK) else (None, "")
+        return BrokenRule(rule="host_read", does="reads", what=f"{name} {_WORDS['host_read']}")
+    if reason in (SHAPE, MASK):
+        return BrokenRule(rule="data_shape", does="synchronises", what=f"{name}: {reason.rstrip('.')}")
+    return None
 
 
 _WORDS = {

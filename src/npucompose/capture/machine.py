@@ -39,6 +39,10 @@ class SimulatedMachine:
     def stream(self) -> int:
         return self.streams[-1]
 
+    def note_use(self, line: str | None) -> None:
+        if self.runtime.capturing and line is not None:
+            self.used.add(line)
+
     def note_draw(self, line: str | None) -> None:
         if self.runtime.capturing and line is not None:
             self.draws[line] = None

@@ -51,11 +51,17 @@ class Unknown:
 
 
 class NpuModule(ModuleType):
-    """`torch.npu`: its own names, and an `Unknown` for every other."""
+    """`torch.npu`: its own names, and an `Unknown` for every other. What uses it is noted where torch itself has none:
+    torch.compile cannot trace it then."""
 
     def __init__(self, api: Api, names: Mapping[str, Any]) -> None:
         super().__init__("torch.npu")
-        self.__dict__.update(names, _api=api)
+        self.__dict__.update(names, _api=api, _traceable=hasattr(torch, "npu"))
+
+    def __getattribute__(self, name: str) -> Any:
+        if not name.startswith("_") and not self._traceable:
+            self._api.line()
+        return super().__getattribute__(name)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
@@ -65,13 +71,18 @@ class NpuModule(ModuleType):
 
 def npu_module(api: Api, seeds: Seeds) -> NpuModule:
     """The module of one machine."""
-    written = {**shared(api, seeds), **_own(api, seeds)}
+    written = {**shared(api, seeds, "torch.npu"), **_own(api)}
     made = {name: _by_table(api, name, row) for name, row in calls().npu.items() if name not in written}
     return NpuModule(api, {**made, **written})
 
 
-def shared(api: Api, seeds: Seeds) -> dict[str, Any]:
+def shared(api: Api, seeds: Seeds, of: str) -> dict[str, Any]:
     """What stands in `torch.npu` and, by the same names, in `torch.cuda`."""
+
+    def manual_seed(seed: int) -> None:
+        api.line()
+        seeds.manual_seed(int(seed))
+
     return {
         "Stream": api.Stream,
         "Event": api.Event,
@@ -82,10 +93,10 @@ def shared(api: Api, seeds: Seeds) -> dict[str, Any]:
         "default_stream": api.default_stream,
         "set_stream": api.set_stream,
         "is_current_stream_capturing": lambda: api.runtime.capture_of(api.machine.stream) is not None,
-        "synchronize": _refusing(api, "synchronize", "synchronise"),
-        "empty_cache": _refusing(api, "empty_cache", "synchronise"),
-        "manual_seed": seeds.manual_seed,
-        "manual_seed_all": seeds.manual_seed,
+        "synchronize": _refusing(api, f"{of}.synchronize", "synchronise"),
+        "empty_cache": _refusing(api, f"{of}.empty_cache", "synchronise"),
+        "manual_seed": manual_seed,
+        "manual_seed_all": manual_seed,
         "initial_seed": seeds.initial_seed,
         "get_rng_state": seeds.get_rng_state,
         "set_rng_state": seeds.set_rng_state,
@@ -103,28 +114,28 @@ def accelerator(api: Api) -> dict[str, Any]:
         "set_device_index": lambda device: None,
         "current_stream": api.current_stream,
         "set_stream": api.set_stream,
-        "synchronize": _refusing(api, "synchronize", "synchronise", of="torch.accelerator"),
+        "synchronize": _refusing(api, "torch.accelerator.synchronize", "synchronise"),
     }
 
 
 def _by_table(api: Api, name: str, row: CaptureCall) -> Any:
     if row.rule is not None:
-        return _refusing(api, name, row.rule)
+        return _refusing(api, f"torch.npu.{name}", row.rule)
     if row.unknown is not None:
         return Unknown(api, f"torch.npu.{name}", row.unknown)
     return lambda *_, **__: row.gives
 
 
-def _refusing(api: Api, name: str, rule: str, *, of: str = "torch.npu") -> Callable[..., None]:
+def _refusing(api: Api, name: str, rule: str) -> Callable[..., None]:
     """A function that breaks the rule; `torch.npu.synchronize` in an open capture, on whatever stream."""
 
     def refuse(*_: Any, **__: Any) -> None:
-        api.runtime.refuse(rule, f"{of}.{name}()", api.line())
+        api.runtime.refuse(rule, f"{name}()", api.line())
 
     return refuse
 
 
-def _own(api: Api, seeds: Seeds) -> dict[str, Any]:
+def _own(api: Api) -> dict[str, Any]:
     """What `torch.npu` alone has."""
     soc = device_of(None)
     cores = {"cube_core_num": soc.cube, "vector_core_num": soc.vector}

@@ -9,7 +9,7 @@ import torch
 from torch import fx
 from torch._ops import OpOverload
 
-from npucompose.capture.kernels import broken_rule
+from npucompose.capture.kernels import BrokenRule, broken_rule
 from npucompose.capture.lines import traced_model_line
 from npucompose.capture.rules import rules
 from npucompose.graphs.effects import holds_tensor, is_collective, tensors_in, waits_for
@@ -47,24 +47,24 @@ def _forbidden(node: fx.Node, reason: str | None) -> Iterator[tuple[str, str]]:
     name = name_of(node)
     if node.op != "call_function":
         return
-    rule, what = _by_table(node)
+    broken = _by_table(node)
     if _makes_memory(node) and _unbacked(node.meta.get("val")):
         yield "data_memory", f"{name} asks for memory whose size depends on data"
-    elif rule is not None:
-        yield rule, what
+    elif broken is not None:
+        yield broken.rule, broken.what
     elif reason is not None and name_in_torch(node) not in TAKEN_APART:
         yield _RULES.get(reason, "opaque"), f"{name}: {reason.rstrip('.')}"
     if is_collective(node) and not waits_for(node):
         yield "unjoined_collective", f"nothing waits for the result of {name}"
 
 
-def _by_table(node: fx.Node) -> tuple[str | None, str]:
+def _by_table(node: fx.Node) -> BrokenRule | None:
     """What the table of calls says of an operator; not of random numbers, for a graph takes dropout apart."""
     if not isinstance(node.target, OpOverload):
-        return None, ""
+        return None
     args, kwargs = fx.map_arg((node.args, node.kwargs), lambda given: given.meta.get("val", given))
-    rule, what = broken_rule(node.target, args, kwargs)
-    return (None, "") if rule == "random_unready" else (rule, what)
+    broken = broken_rule(node.target, args, kwargs)
+    return None if broken is None or broken.rule == "random_unready" else broken
 
 
 def _makes_memory(node: fx.Node) -> bool:

@@ -111,16 +111,19 @@ class CaptureRuntime:
 
     # Captures begin and end.
 
-    def begin(self, stream: int = CAPTURING, source: str | None = None, mode: CaptureMode | None = None) -> None:
+    def begin(self, stream: int = CAPTURING, source: str | None = None, mode: CaptureMode | None = None) -> bool:
+        """Whether a capture is open on the stream then that was not before."""
+        capture = Capture(origin=stream, mode=mode or self.mode, thread=threading.get_ident())
         if self.capture_of(stream) is not None:
             self.refuse("nested_capture", "a capture begins on a stream that is captured", source)
         elif stream == DEFAULT:
             self.refuse("default_stream", "a capture begins on the default stream", source)
         else:
-            self.captures.append(Capture(origin=stream, mode=mode or self.mode, thread=threading.get_ident()))
-            self.captures[-1].tasks[stream] = []
+            self.captures.append(capture)
+            capture.tasks[stream] = []
         if self.task_queue == 2:
             self.refuse("task_queue", "a capture begins while the task queue works at level 2", source)
+        return capture in self.captures
 
     def end(self, stream: int = CAPTURING, source: str | None = None) -> None:
         """The capture ends: all that its other streams did last must be waited for. It is over whatever is refused."""

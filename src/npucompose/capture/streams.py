@@ -29,8 +29,7 @@ class Api:
     def line(self) -> str | None:
         """The model's line, which is noted: torch.compile cannot trace streams here."""
         line = model_line()
-        if line is not None and self.runtime.capturing:
-            self.machine.used.add(line)
+        self.machine.note_use(line)
         return line
 
     def synchronise(self, what: str, stream: int | None = None) -> None:
@@ -173,15 +172,17 @@ def graph_class(api: Api) -> type:
 
     class NPUGraph:
         def __init__(self) -> None:
-            self.origin, self.captured = api.machine.stream, False
+            self.origin, self.captured, self.refused = api.machine.stream, False, False
 
         def capture_begin(self, pool: Any = None, capture_error_mode: str = "global") -> None:
             if self.captured:
                 api.runtime.refuse("graph_order", "a graph is captured a second time", api.line())
             self.origin = api.machine.stream
-            api.runtime.begin(self.origin, api.line(), mode=capture_error_mode)  # type: ignore[arg-type]
+            self.refused = not api.runtime.begin(self.origin, api.line(), mode=capture_error_mode)  # type: ignore[arg-type]
 
         def capture_end(self) -> None:
+            if self.refused:
+                return
             if api.machine.stream != self.origin:
                 api.runtime.refuse("unmatched_end", f"the capture ends on stream {api.machine.stream}", api.line())
             elif self.origin != CAPTURING:

@@ -50,7 +50,10 @@ def capturing(machine: SimulatedMachine) -> Iterator[None]:
     try:
         with watching(machine):
             yield
-        machine.runtime.end(machine.stream)
+        if machine.stream != CAPTURING:
+            what = f"the capture ends while stream {machine.stream} is the current one"
+            machine.runtime.refuse("unmatched_end", what, None)
+        machine.runtime.end()
     finally:
         machine.runtime.abandon()
         del machine.streams[1:]

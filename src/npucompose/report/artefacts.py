@@ -44,6 +44,12 @@ def render(errors: Sequence[CaptureError], captured: Sequence[CapturedGraph], co
     console.print(body)
 
 
+def render_printed(lines: Sequence[str], console: Console) -> None:
+    """What the model itself printed, as its own."""
+    for line in lines:
+        console.print(Text(f"  the model printed: {line}", style="dim"))
+
+
 def _errors(errors: Sequence[CaptureError]) -> Iterator[Row]:
     for error in errors[:SHOWN]:
         yield Text(f"  line {error.line}"), Text(_code(error), style="bold red"), _error(error)

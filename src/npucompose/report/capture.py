@@ -17,6 +17,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from npucompose.report.artefacts import render_printed
 from npucompose.report.words import as_count
 from npucompose.results.capture import CaptureExplanation, CaptureFinding, CaptureLegality, CaptureVerdict
 from npucompose.results.capture_budget import CaptureBudgetFacts, CaptureRange
@@ -40,6 +41,7 @@ def render(explanation: CaptureExplanation, console: Console) -> None:
     head.add_row(Text(_title(explanation.asked), style="bold"), Text(facts.verdict, style=STYLES[facts.verdict]))
     console.print(head)
     render_facts(facts, console)
+    render_printed(explanation.printed, console)
     times = f"  traced in {explanation.trace_s:.2f} s, judged in {explanation.judge_s:.2f} s"
     console.print(Text(times, style="dim"))
 

@@ -83,6 +83,8 @@ class CaptureExplanation:
     asked: Mapping[str, str]
     """{group: choice} of what was explained."""
     capture: CaptureLegality
+    printed: tuple[str, ...] = ()
+    """Lines that the model printed meanwhile."""
     trace_s: float
     """Seconds of torch.compile's trace."""
     judge_s: float

@@ -10,7 +10,8 @@ import pytest
 import torch
 from targets.npu_offline.needs import in_a_process, offline
 
-from npucompose.ops import attention, fused
+from npucompose.ops import attention
+from npucompose.ops.catalogue import LISTED
 from npucompose.ops.definitions import UnsupportedArgument
 from npucompose.targets.npu_offline.simulator import attention_forms, operators
 
@@ -43,24 +44,26 @@ def test_the_operators_of_the_wheel_are_defined_with_shapes_and_kernels(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     fia = attention.FIA
-    forms = {f"{fia}.out": "Tensor", f"_{fia}_get_max_workspace": "Tensor", f"_{fia}_infer_output": "(Tensor, Tensor)"}
+    forms = (fia, f"{fia}.out", f"_{fia}_get_max_workspace", f"_{fia}_infer_output")
     text = "custom:\n  - func: npu_first(Tensor self) -> Tensor\n  - npu_second(Tensor self) -> Tensor\n"
-    text += "".join(f"  - func: {form}(Tensor query) -> {result}\n" for form, result in forms.items())
-    (tmp_path / operators.SCHEMAS).parent.mkdir(parents=True)
-    (tmp_path / operators.SCHEMAS).write_text(text)
+    text += "".join(f"  - {form}(Tensor self) -> Tensor\n" for form in forms)
+    text += "  - abs(Tensor self) -> Tensor\n  - fusion(Tensor self) -> Tensor\n"
+    (tmp_path / LISTED).parent.mkdir(parents=True)
+    (tmp_path / LISTED).write_text(text)
     Library.made = []
     loaded: list[str] = []
     monkeypatch.setattr(torch.library, "Library", Library)
     monkeypatch.setattr(operators, "_LIBRARIES", [])
     monkeypatch.setattr(operators, "module", lambda name, **_: loaded.append(name))
     monkeypatch.setattr(operators.importlib, "import_module", loaded.append)
-    monkeypatch.setattr(operators, "register_fused_attention", lambda library: library.impl("fusion", None, "CPU"))
+    monkeypatch.setattr(operators, "register_fused_attention", lambda library: {"fusion"})
+    monkeypatch.setattr(operators.npu, "value", lambda name, own=None: (name, own))
     used: list[Any] = []
     device: Any = SimpleNamespace(use=lambda *given: used.append(given))
     meta = tmp_path / "op_plugin/meta"
     meta.mkdir(parents=True)
     (meta / "_meta_registrations.py").touch()
-    operators.define(device, tmp_path)
+    operators.define(device, tmp_path, "2.99.0")
     assert loaded == ["torch_npu.op_plugin", "torch_npu.op_plugin.meta._meta_registrations"]
     (meta / "_fake_registrations.py").touch()
     operators._load_meta_functions(tmp_path)
@@ -68,10 +71,12 @@ def test_the_operators_of_the_wheel_are_defined_with_shapes_and_kernels(
     npu, aten = Library.made
     assert [npu, aten] == operators._LIBRARIES
     assert ((npu.namespace, npu.kind), (aten.namespace, aten.kind)) == (("npu", "FRAGMENT"), ("aten", "IMPL"))
-    assert npu.defined[:2] == ["npu_first(Tensor self) -> Tensor", "npu_second(Tensor self) -> Tensor"]
-    ours = {**attention.KERNELS, **fused.KERNELS}
-    assert {name: npu.kernels[name] for name in ours} == {name: (kernel, "CPU") for name, kernel in ours.items()}
-    assert npu.kernels.keys() == {*ours, *forms, "fusion"}
+    assert npu.defined == [f"{name}(Tensor self) -> Tensor" for name in ("npu_first", "npu_second", *forms, "fusion")]
+    own = attention_forms.capture_forms()
+    assert set(forms[1:]) <= set(own)
+    assert npu.kernels.keys() == {"npu_first", "npu_second", *forms}
+    for name, ((given, kernel), key) in npu.kernels.items():
+        assert (given, kernel is None, key) == (name, name not in own, "CPU")
     assert set(aten.kernels) == {"scaled_dot_product_attention", "_weight_norm", "record_stream"}
     aten.kernels["record_stream"][0]("x", SimpleNamespace(stream_id=4))
     assert used == [("x", 4)]

@@ -29,6 +29,8 @@ def test_a_process_becomes_a_device_once_and_only_where_it_may(monkeypatch: pyte
     monkeypatch.setattr(simulator, "_INSTALLED", [])
     monkeypatch.setattr(modules, "install", lambda *given: told.append(given))
     monkeypatch.setattr(operators, "define", lambda *given: told.append(given))
+    (tmp_path / "torch_npu").mkdir()
+    (tmp_path / "torch_npu/version.py").write_text('__version__ = "2.99.0"\n')
     for value in ("0", None):
         monkeypatch.delenv(simulator.ALLOWED, raising=False)
         if value is not None:
@@ -37,7 +39,7 @@ def test_a_process_becomes_a_device_once_and_only_where_it_may(monkeypatch: pyte
             simulator.install(tmp_path)
     monkeypatch.setenv(simulator.ALLOWED, "1")
     device = simulator.install(tmp_path)
-    assert told == [(device, tmp_path / "torch_npu"), (device, tmp_path / "torch_npu")]
+    assert told == [(device, tmp_path / "torch_npu"), (device, tmp_path / "torch_npu", "2.99.0")]
     monkeypatch.delenv(simulator.ALLOWED)
     assert simulator.install(tmp_path / "another") is device
     simulator._INSTALLED.append("a later one")  # type: ignore[arg-type]
@@ -188,30 +190,6 @@ def test_streams_limits_and_options_are_the_devices(compiled_functions: dict[str
     c["_npu_eraseStream"](tensor=torch.ones(2), stream_id=99, device_index=0, device_type=20)
     assert c["device"].ledger.lines[-1] == "erase_stream [2] of stream 99"
 
-
-LIST = """
-custom:
-  - func: npu_first(Tensor self) -> Tensor
-  - npu_second(Tensor self) -> Tensor
-  - func: abs(Tensor self) -> Tensor
-symint:
-  - func: npu_first(Tensor self, int other) -> Tensor
-  - func: npu_first.out(Tensor self, *, Tensor(a!) one, Tensor(b!) two) -> (Tensor(a!), Tensor(b!))
-quant:
-  - func: npu_third.out(Tensor self, *, Tensor(a!) out) -> Tensor(a!)
-official:
-  - func: npu_official(Tensor self) -> Tensor
-"""
-
-
-def test_each_name_of_the_list_is_defined_once_and_torchs_own_are_not() -> None:
-    assert list(operators.schemas(LIST)) == [
-        "npu_first(Tensor self) -> Tensor",
-        "npu_second(Tensor self) -> Tensor",
-        "npu_first.out(Tensor self, *, Tensor[] out) -> (Tensor, Tensor)",
-        "npu_third.out(Tensor self, *, Tensor(a!) out) -> Tensor(a!)",
-    ]
-    assert operators.registered("f(Tensor(a!) x, Tensor(b!) y) -> ()") == "f(Tensor(a!) x, Tensor(b!) y) -> ()"
 
 
 # Placement.

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from npucompose.ops import attention
-from npucompose.ops.definitions import UnsupportedArgument
+from npucompose.ops.definitions import unsupported
 
 
 def capture_forms() -> dict[str, Callable[..., Any]]:
@@ -38,7 +38,7 @@ def _write(
             given.zero_()
         elif given.shape != made.shape:
             possible = f"The result has {tuple(made.shape)}."
-            raise UnsupportedArgument(name, "out", f"holds a tensor of shape {tuple(given.shape)}", possible)
+            raise unsupported(name, "out", f"holds a tensor of shape {tuple(given.shape)}", possible)
         else:
             given.copy_(made)
     return out

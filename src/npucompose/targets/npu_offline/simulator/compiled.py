@@ -20,9 +20,8 @@ from npucompose.targets.npu_offline.simulator.device import CUBE, TASK_QUEUE, VE
 from npucompose.targets.npu_offline.simulator.graph import owner_of
 from npucompose.targets.npu_offline.simulator.refusals import library_error
 from npucompose.targets.npu_offline.simulator.streams import DEVICE_TYPE
+from npucompose.vendor.versions import CANN, cann_is_at_least
 
-CANN = "9.0.0"
-"""The CANN version that the simulator says it is: the one that torch_npu 2.13.0 was released for."""
 KINDS = (CUBE, VECTOR)
 """What a limit counts, by the number that stands for it in a call."""
 
@@ -263,12 +262,3 @@ def tensor_over(metadata: Mapping[str, Any], storage: torch.UntypedStorage) -> t
     with _disable_current_modes():
         empty = torch.empty(0, dtype=metadata["dtype"])
         return empty.set_(storage, metadata["storage_offset"], metadata["size"], metadata["stride"])
-
-
-def cann_is_at_least(version: str, module: str = "CANN") -> bool:
-    """`cann_is_at_least("8.2.RC1")`: the first two numbers count."""
-
-    def numbers(text: str) -> tuple[int, ...]:
-        return tuple(int("".join(filter(str.isdigit, part)) or 0) for part in text.split(".")[:2])
-
-    return numbers(CANN) >= numbers(version)

@@ -38,6 +38,7 @@ LACKING: Mapping[str, tuple[str, ...]] = {
     ),
     "there is no CANN that would take it": (
         "_mstx", "_npu_finalizeDump", "_npu_initDump", "_npu_setDump", "_npurt", "_profiler",
+        "torch_npu._C._cd.cast_from_fp8", "torch_npu._C._cd.cast_to_fp8", "torch_npu._C._cd.cast_to_fp8_noalloc",
         "torch.npu.ExternalStream", "torch.npu.NPUGraph.begin_capture_to_if_node",
         "torch.npu.NPUGraph.end_capture_to_conditional_node",
     ),
@@ -50,11 +51,6 @@ LACKING: Mapping[str, tuple[str, ...]] = {
         "torch.npu.DoubleTensor", "torch.npu.FloatTensor", "torch.npu.HalfTensor", "torch.npu.IntTensor",
         "torch.npu.LongTensor", "torch.npu.ShortTensor",
     ),
-    "the number that stands for this type is CANN's": (
-        "_cd", "torch_npu.float4_e1m2fn_x2", "torch_npu.float4_e2m1fn_x2", "torch_npu.float8_e4m3fn",
-        "torch_npu.float8_e5m2", "torch_npu.float8_e8m0fnu", "torch_npu.hifloat8", "torch_npu.int4",
-        "torch_npu.uint8",
-    ),
     "kernels are neither built nor chosen without CANN": (
         "ShapePolicy", "ShapeType", "_NPUShapeHandling", "_aclnn_reselect_static_kernel",
         "_aclnn_reselect_static_kernel_with_path", "_npu_clear_fft_plan_cache", "_npu_get_fft_plan_cache_max_size",
@@ -65,7 +61,7 @@ CLASSES = frozenset({"_MemPool", "_NPUShapeHandling", "_npu_NPUAllocator"})
 """Of these the wheel makes subclasses when it is imported: what is refused is an object of them."""
 EARLIER = {"_MemPoolContext": "_MemPool"}
 """{what only the Python of wheels before 2.13 asks for: the class it went with}."""
-SUBMODULES = frozenset({"_cd", "_distributed_c10d", "_mstx", "_npurt", "_profiler"})
+SUBMODULES = frozenset({"_distributed_c10d", "_mstx", "_npurt", "_profiler"})
 """Modules inside torch_npu._C: absent, so that asking for one is refused."""
 
 

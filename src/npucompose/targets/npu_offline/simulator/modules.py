@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
 
+from npucompose.ops.catalogue import dtype_numbers
 from npucompose.targets.npu_offline.simulator import compiled, ge_session, host, lacking
 from npucompose.targets.npu_offline.simulator.device import SimulatedDevice
 from npucompose.targets.npu_offline.simulator.randomness import DeviceGenerator
@@ -77,8 +78,10 @@ def _torch_npu(device: SimulatedDevice, root: Path) -> ModuleType:
         __getattr__=_exported,
         get_npu_format=lambda self: ND,
         get_storage_size=lambda self: self.numel(),
+        **(numbers := dtype_numbers(root)),
     )
     module("torch_npu._C", compiled.make(device), __path__=[])
+    module("torch_npu._C._cd", DType=type("DType", (), {**numbers}), __getattr__=_no_casts)
     module("torch_npu.distributed", _is_support_hccl_comm_name=lambda: True, __getattr__=_no_distributed)
     sys.meta_path.insert(0, Absent())
     return package
@@ -102,6 +105,13 @@ def _exported(name: str) -> Any:
 
 def _no_distributed(name: str) -> Any:
     raise AttributeError(lacking.sentence("torch_npu.distributed"))
+
+
+def _no_casts(name: str) -> Any:
+    full = f"torch_npu._C._cd.{name}"
+    if lacking.reason(full):
+        return lacking.refused(full)
+    raise AttributeError(f"target=npu_offline: torch_npu._C._cd has no {name!r}.")
 
 
 class Absent(MetaPathFinder):
