@@ -16,7 +16,7 @@ _BYTES = 8
 """Of a seed, and of an offset, in a generator's state."""
 
 
-class _AnyGenerator(type(torch.Generator)):
+class AnyGenerator(type(torch.Generator)):
     """`isinstance(g, torch.Generator)` holds of every generator, whichever class made it."""
 
     def __instancecheck__(cls, instance: object) -> bool:
@@ -32,7 +32,7 @@ def generator_class(machine: SimulatedMachine) -> type:
             assert rule is not None
             machine.runtime.refuse(rule, f"generator.{method}()", model_line())
 
-    class Generator(torch._C.Generator, metaclass=_AnyGenerator):
+    class Generator(torch._C.Generator, metaclass=AnyGenerator):
         on_device: bool
 
         def __new__(cls, device: Any = "cpu") -> Any:

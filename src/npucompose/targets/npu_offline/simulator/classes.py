@@ -93,10 +93,8 @@ class EventBase(torch.Event):
         cls, enable_timing: bool = False, blocking: bool = False, interprocess: bool = False,
         graph_external: bool = False,
     ) -> EventBase:  # fmt: skip
-        if interprocess:
-            refuse("torch.npu.Event(interprocess=True)")
         made = super().__new__(cls, device="cpu")
-        made._event = cls._device.new_event(bool(graph_external))
+        made._event = cls._device.new_event(bool(graph_external), shared=bool(interprocess))
         weakref.finalize(made, cls._device.runtime.forget, made._event.number)
         return made
 

@@ -53,6 +53,8 @@ class SimulatedEvent:
 
     number: int
     external: bool = False
+    shared: bool = False
+    """It was made for several processes."""
     signalled: bool = False
 
 
@@ -64,6 +66,7 @@ class OpenGraph(Capturing, Protocol):
     tape: list[Any]
     blocks: dict[int, torch.UntypedStorage]
 
+    def end(self) -> None: ...
     def taped_record(self, event: SimulatedEvent, stream: int) -> None: ...
     def taped_wait(self, event: SimulatedEvent, stream: int) -> None: ...
     def taped_reset(self, event: SimulatedEvent, stream: int) -> None: ...
@@ -120,8 +123,8 @@ class SimulatedDevice:
     def new_stream(self, priority: int = 0, *, sync_launch: bool = False) -> int:
         return self.pools.take(priority, sync_launch=sync_launch)
 
-    def new_event(self, external: bool = False) -> SimulatedEvent:
-        return SimulatedEvent(number=next(self._event_numbers), external=external)
+    def new_event(self, external: bool = False, *, shared: bool = False) -> SimulatedEvent:
+        return SimulatedEvent(number=next(self._event_numbers), external=external, shared=shared)
 
     def new_pool(self, *, of_a_graph: bool = False) -> tuple[int, int]:
         """A handle as torch_npu makes them: the first number counts graphs' own pools, the second those of users."""
@@ -198,11 +201,13 @@ class SimulatedDevice:
 
     def check(self, func: torch._ops.OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         """What a capture forbids of an operator."""
-        rule, what = broken_rule(func, args, kwargs) if self.runtime.capturing else (None, "")
-        if rule in ("host_read", "data_shape", "sync_copy"):
-            self.runtime.read(what, None, self.current, rule)
-        elif rule is not None and self.capturing is not None:
-            self.refuse(rule, what)
+        broken = broken_rule(func, args, kwargs) if self.runtime.capturing else None
+        if broken is None:
+            return
+        if broken.does in ("reads", "copies"):
+            self.runtime.read(broken.what, None, self.current, broken.rule)
+        elif broken.does != "synchronises" or self.capturing is not None:
+            self.refuse(broken.rule, broken.what)
 
     def copied(self, tensor: torch.Tensor, what: str, *, blocking: bool = True) -> None:
         """A tensor of the device is copied to or from the host; page-locked memory is torch's own choice there."""
@@ -227,7 +232,7 @@ class SimulatedDevice:
 
     def record(self, event: SimulatedEvent, stream: int) -> None:
         self.ledger.note("event_record", f"event {event.number} on stream {stream}")
-        self.runtime.record(event.number, stream, model_line(), external=event.external)
+        self.runtime.record(event.number, stream, model_line(), external=event.external, shared=event.shared)
         graph = self.graph_of(stream)
         if graph is not None:
             graph.taped_record(event, stream)
@@ -241,7 +246,7 @@ class SimulatedDevice:
 
     def wait(self, event: SimulatedEvent, stream: int) -> None:
         self.ledger.note("event_wait", f"event {event.number} on stream {stream}")
-        self.runtime.wait(event.number, stream, model_line(), external=event.external)
+        self.runtime.wait(event.number, stream, model_line(), external=event.external, shared=event.shared)
         self._tell_notes()
         graph = self.graph_of(stream)
         if graph is not None:

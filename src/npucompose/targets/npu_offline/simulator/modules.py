@@ -18,6 +18,7 @@ from torch.utils.backend_registration import _setup_privateuseone_for_python_bac
 from npucompose.ops.catalogue import dtype_numbers
 from npucompose.targets.npu_offline.simulator import compiled, ge_session, host, lacking
 from npucompose.targets.npu_offline.simulator.device import SimulatedDevice
+from npucompose.targets.npu_offline.simulator.generators import generator_class
 from npucompose.targets.npu_offline.simulator.randomness import DeviceGenerator
 from npucompose.targets.npu_offline.simulator.streams import DEVICE_TYPE
 
@@ -148,6 +149,7 @@ def _refer_to_tensors() -> None:
 def _generator(device: SimulatedDevice, npu: ModuleType) -> None:
     """torch.npu.manual_seed, set_rng_state and their like ask the device's rules first."""
     generator = DeviceGenerator(device)
+    torch.Generator = generator_class(device)  # pyright: ignore[reportAttributeAccessIssue]
     for home in (npu, importlib.import_module("torch_npu.npu.random")):
         if "get_default_generator" in home.__dict__:
             home.__dict__["get_default_generator"] = lambda device_index: generator

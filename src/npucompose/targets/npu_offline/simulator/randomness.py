@@ -105,7 +105,7 @@ class CapturedRandomness:
         own = [value for value in (*args, *kwargs.values()) if isinstance(value, torch.Generator)]
         for generator in own:
             self._keep(generator)
-        if own and own[0] is not torch.default_generator:
+        if own and own[0]._cdata != torch.default_generator._cdata:
             return func(*args, **kwargs)
         torch.default_generator.set_state(self._now)
         out = func(*args, **kwargs)
@@ -128,7 +128,7 @@ class CapturedRandomness:
             generator.set_state(state)
 
     def _keep(self, generator: torch.Generator) -> None:
-        if all(kept is not generator for kept, _ in self._before):
+        if all(kept._cdata != generator._cdata for kept, _ in self._before):  # torch wraps it anew for each call
             self._before.append((generator, generator.get_state()))
 
 
@@ -191,22 +191,24 @@ class DeviceGenerator:
         return self
 
     def seed(self) -> int:
-        self._outside("call NPUGeneratorImpl::seed while in capture mode")
+        outside_a_capture(self._device, "call NPUGeneratorImpl::seed while in capture mode")
         return torch.default_generator.seed()
 
     def get_offset(self) -> int:
-        self._outside("call NPUGeneratorImpl::get_offset while in capture mode")
+        outside_a_capture(self._device, "call NPUGeneratorImpl::get_offset while in capture mode")
         return torch.default_generator.get_offset()
 
     def set_offset(self, offset: int) -> DeviceGenerator:
-        self._outside("call NPUGeneratorImpl::set_offset while in capture mode")
+        outside_a_capture(self._device, "call NPUGeneratorImpl::set_offset while in capture mode")
         torch.default_generator.set_offset(offset)
         return self
 
     def clone_state(self) -> torch.Generator:
-        self._outside("call NPUGeneratorImpl::clone_impl while in capture mode")
+        outside_a_capture(self._device, "call NPUGeneratorImpl::clone_impl while in capture mode")
         return torch.default_generator.clone_state()
 
-    def _outside(self, attempt: str) -> None:
-        if self._device.capturing is not None:
-            raise library_error("generator_in_capture", attempt=attempt)
+
+def outside_a_capture(device: Randomness, attempt: str) -> None:
+    """What torch_npu allows only while the current stream is not captured."""
+    if device.capturing is not None:
+        raise library_error("generator_in_capture", attempt=attempt)

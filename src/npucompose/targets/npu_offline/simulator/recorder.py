@@ -15,14 +15,16 @@ missing event would never show in the values. Vector clocks over streams and eve
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 from attrs import define, field, frozen
+from torch._ops import HigherOrderOperator
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode, _pop_mode, _push_mode
 
+from npucompose.capture.kernels import custom_body
 from npucompose.targets.npu_offline.simulator.randomness import draws
 
 FACTORIES = frozenset(
@@ -90,14 +92,19 @@ class MemoryBefore:
 class Recorder(TorchDispatchMode):
     """Asks the device about each call of a thread, and puts it on the tape of the graph that captures its stream."""
 
+    supports_higher_order_operators = True
+
     def __init__(self, device: Any) -> None:
         super().__init__()
         self.device = device
 
     def __torch_dispatch__(
-        self, func: torch._ops.OpOverload, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
+        if (body := _python_of(func)) is not None:
+            with self:  # its Python is run by the capture alone, and a replay runs the kernels that it starts
+                return body(*args, **kwargs)
         if func._schema.name == USE:
             return func(*args, **kwargs)  # its kernel notes it on the device
         self.device.check(func, args, kwargs)
@@ -155,6 +162,15 @@ def enter_below(mode: TorchDispatchMode) -> None:
 def leave_below(mode: TorchDispatchMode) -> None:
     with _set_aside(mode):
         mode.__exit__(None, None, None)
+
+
+def _python_of(func: Any) -> Callable[..., Any] | None:
+    """The Python of torch.cond, and of an operator that torch.library.custom_op made."""
+    if func is torch.ops.higher_order.cond:
+        return lambda pred, yes, no, operands=(): (yes if pred else no)(*operands)
+    if isinstance(func, HigherOrderOperator):
+        raise NotImplementedError(f"simulator: a capture of torch.ops.higher_order.{func.name()} is not known here.")
+    return custom_body(func)
 
 
 def tensors(value: Any) -> list[torch.Tensor]:

@@ -77,7 +77,8 @@ def runtime_error(
     at = f" at {source}" if source else ""
     why = f"\nsimulator: {what}{at}: {rule.forbids}. Instead: {rule.fix}."
     if rule.raises is not None:
-        return RuntimeError(f"{rule.raises}{why}")
+        code = "" if rule.code is None else f" The runtime's code is {rule.code}."
+        return RuntimeError(f"{rule.raises}{why}{code}")
     call = checks().calls.get(what, rule.call or "")
     assert rule.code is not None
     if not rule.first:
