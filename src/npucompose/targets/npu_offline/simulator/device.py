@@ -22,7 +22,7 @@ from npucompose.capture.places import Places
 from npucompose.capture.rules import CaptureMode
 from npucompose.targets.npu_offline.simulator.captures import RefusingRuntime
 from npucompose.targets.npu_offline.simulator.randomness import Capturing
-from npucompose.targets.npu_offline.simulator.recorder import Recorder
+from npucompose.targets.npu_offline.simulator.recorder import Recorder, enter_below, leave_below
 from npucompose.targets.npu_offline.simulator.streams import CurrentStreams, StreamPools
 from npucompose.vendor.devices import Soc, device_of
 
@@ -69,7 +69,7 @@ class OpenGraph(Capturing, Protocol):
     def end(self) -> None: ...
     def taped_record(self, event: SimulatedEvent, stream: int) -> None: ...
     def taped_wait(self, event: SimulatedEvent, stream: int) -> None: ...
-    def taped_reset(self, event: SimulatedEvent) -> None: ...
+    def taped_reset(self, event: SimulatedEvent, stream: int) -> None: ...
     def taped_host_call(self, function: Callable[[Any], Any], data: Any, stream: int) -> None: ...
 
 
@@ -90,6 +90,8 @@ class SimulatedDevice:
         self.graphs: list[Any] = []
         """Captured graphs in order; TorchAir makes an empty one first for each FX graph, which is not among them."""
         self.ge_sessions: list[Any] = []
+        self.not_written: list[str] = []
+        """Files that CANN would have written."""
         self.options: dict[str, str] = {}
         """What torch_npu's Python set with `_npu_setOption`."""
         self.cores = {CUBE: self.soc.cube, VECTOR: self.soc.vector}
@@ -139,6 +141,13 @@ class SimulatedDevice:
         return int(self.options.get(TASK_QUEUE, os.environ.get(TASK_QUEUE, 1)))
 
     @property
+    def _stack(self) -> list[int]:
+        """The current streams of this thread, the innermost last."""
+        if not hasattr(self._current, "streams"):
+            self._current.streams = [0]
+        return self._current.streams
+
+    @property
     def current(self) -> int:
         """The number of the current stream."""
         return self.streams.current
@@ -177,13 +186,13 @@ class SimulatedDevice:
             self.open = {stream: one for stream, one in self.open.items() if one is not graph}
             recorder = self._watching.__dict__.pop("recorder", None) if not self.open else None
             if recorder is not None:
-                recorder.__exit__(None, None, None)
+                leave_below(recorder)
 
     def watch(self) -> None:
         """Calls of this thread are seen from now on, until it ends the last capture that is open."""
         if not hasattr(self._watching, "recorder"):
             self._watching.recorder = Recorder(self)
-            self._watching.recorder.__enter__()
+            enter_below(self._watching.recorder)
 
     def refuse(self, rule: str, what: str) -> None:
         """RuntimeError in the device's words; `noted` where a device says nothing."""
@@ -246,7 +255,7 @@ class SimulatedDevice:
     def reset(self, event: SimulatedEvent, stream: int) -> None:
         graph = self.graph_of(stream)
         if graph is not None:
-            graph.taped_reset(event)
+            graph.taped_reset(event, stream)
         else:
             event.signalled = False
 
@@ -293,6 +302,16 @@ class SimulatedDevice:
         if notes and notes[-1].startswith(f"limit {begin} "):
             notes.pop()
         notes.append(f"limit {line}")
+
+    def captures(self, stream: int) -> bool:
+        """Whether the open capture holds the stream."""
+        return self.capturing is not None and self.capturing.order.holds(stream)
+
+    def recording_on(self, stream: int, else_refused: str) -> SimulatedGraph:
+        """The capture that holds the stream, or the refusal of that rule."""
+        if self.capturing is None or not self.captures(stream):
+            raise refusal(else_refused, stream=stream)
+        return self.capturing
 
     def note_capture(self, line: str) -> None:
         """What is neither a kernel nor an event, in the order of a capture."""

@@ -33,6 +33,8 @@ class LibraryCheck:
     sources: tuple[str, ...]
     error: str | None = None
     code: int | None = None
+    why: str | None = None
+    """What the simulator says below the answer."""
 
 
 @frozen(kw_only=True)
@@ -62,8 +64,9 @@ def library_error(name: str, **words: object) -> RuntimeError:
     """The error of that row; its sentence as torch_npu raises it."""
     row = checks().of(name)
     sentence = row.raises.format(**words)
+    why = "" if row.why is None else f"\nsimulator: {row.why.format(**words)}."
     if row.code is not None:
-        return RuntimeError(_answered(sentence, row.code))
+        return RuntimeError(f"{_answered(sentence, row.code)}{why}")
     return RuntimeError(sentence if row.error is None else f"{sentence}{_kind(row.error)}")
 
 
