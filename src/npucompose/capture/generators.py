@@ -36,7 +36,7 @@ def generator_class(machine: SimulatedMachine) -> type:
         on_device: bool
 
         def __new__(cls, device: Any = "cpu") -> Any:
-            made = super().__new__(cls, device="cpu")
+            made = super().__new__(cls)
             made.on_device = place_of_device(device) == "device"
             if made.on_device:
                 machine.runtime.refuse("generator_state", "a generator of the device is made", model_line())
@@ -57,8 +57,9 @@ def generator_class(machine: SimulatedMachine) -> type:
             refuse(self, "get_offset")
             return 0
 
-        def set_offset(self, offset: int) -> None:
+        def set_offset(self, offset: int) -> Any:
             refuse(self, "set_offset")
+            return self
 
         def clone_state(self) -> Any:
             refuse(self, "clone_state")

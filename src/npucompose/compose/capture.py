@@ -33,6 +33,7 @@ def capture_of(session: Session) -> tuple[CaptureLegality, float, float]:
         mode=session.experiment.compiler[CAPTURE_MODE], torch_npu=session.checked.torch_npu.version
     )
     machine = SimulatedMachine(runtime)
+    session.materialised  # noqa: B018  a target may bring torch_npu, which must find torch as it is
     with simulated(machine):
         with watching(machine):
             session.built  # noqa: B018  the model is built on the simulated machine
