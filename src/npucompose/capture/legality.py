@@ -40,6 +40,8 @@ class Seen:
     breaks: tuple[Break, ...] = ()
     traced: str | None = None
     """Why torch.compile was not asked, or made no graph; None: it did."""
+    doubt: str | None = None
+    """Why the graphs are not to be believed."""
     draws: tuple[str, ...] = ()
     """Lines that draw random numbers on the device."""
     streams_at: frozenset[str] = field(factory=frozenset[str])
@@ -57,7 +59,7 @@ def judge(question: CaptureQuestion, seen: Seen) -> CaptureLegality:
     illegal = [one for one in counted if one.standing != "unknown"]
     verdict: CaptureVerdict = "does not capture" if illegal else "captures"
     certainty = _certainty(illegal)
-    if not illegal and (counted or seen.ran is not None):
+    if not illegal and (counted or seen.ran is not None or seen.doubt is not None):
         verdict, certainty = "unknown", "unknown"
     finished = seen.ran is None
     return CaptureLegality(
@@ -93,11 +95,13 @@ def _evidence(counted: Sequence[CaptureFinding], seen: Seen) -> Iterator[str]:
     if counted:
         first = counted[0]
         yield f"{first.rule}: {first.what}" + (f" at {first.source}" if first.source else "")
-    elif seen.ran is None:
+    elif seen.ran is None and seen.doubt is None:
         tasks, streams = seen.runtime.tasks.total(), len(seen.runtime.tasks)
         yield f"the simulated capture took {tasks} tasks on {streams} stream{'s' if streams != 1 else ''}"
     if seen.ran is not None:
         yield f"the call did not run to its end under the simulated capture: {seen.ran}"
+    if seen.doubt is not None:
+        yield seen.doubt
     if seen.traced is not None:
         yield f"no FX graph was read: {seen.traced}"
 

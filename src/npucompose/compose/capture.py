@@ -18,6 +18,8 @@ from npucompose.capture.watch import called, watching
 from npucompose.compose.budget import SizedCall, budget_of, sizes_of
 from npucompose.compose.session import Session
 from npucompose.errors import ConfigError, NpuComposeError
+from npucompose.ops.forms import FormCheck
+from npucompose.ops.npu import forms_for_values
 from npucompose.results.capture import CaptureFinding, CaptureLegality
 from npucompose.results.capture_budget import CaptureBudgetFacts
 from npucompose.targets.foretelling import Foretelling
@@ -28,6 +30,11 @@ NOT_TRACED = "the model calls torch.npu, streams or collectives, which torch.com
 
 def capture_of(session: Session) -> tuple[CaptureLegality, float, float]:
     """(the verdict, seconds of the trace, seconds of all else). The session has built and compiled nothing yet."""
+    with forms_for_values():
+        return _capture_of(session)
+
+
+def _capture_of(session: Session) -> tuple[CaptureLegality, float, float]:
     begun = perf_counter()
     runtime = CaptureRuntime(
         mode=session.experiment.compiler[CAPTURE_MODE], torch_npu=session.checked.torch_npu.version
@@ -49,6 +56,7 @@ def capture_of(session: Session) -> tuple[CaptureLegality, float, float]:
         graphs=traced.graphs,
         breaks=traced.breaks,
         traced=traced.why_not,
+        doubt=traced.doubt,
         draws=tuple(machine.draws),
         streams_at=frozenset(machine.used),
         budget=budget,
@@ -90,6 +98,8 @@ class Traced:
     """Why there is no graph."""
     lost: str | None = None
     """Why a later call was not made."""
+    doubt: str | None = None
+    """Why the graphs are not to be believed."""
     calls: tuple[SizedCall, ...] = ()
     sizes_are: str = ""
     looked_s: float = 0.0
@@ -101,6 +111,7 @@ def _traced(session: Session) -> Traced:
     backend = session.materialised.backend
     backend.reads_only = True
     backend.foretelling = foretelling = Foretelling()
+    backend.forms = forms = FormCheck()
     torch._dynamo.reset()
     compiled = torch.compile(session.built.module, backend=_graphs(backend), fullgraph=False, dynamic=_dynamic(session))
     why_not, lost, calls = None, None, list[SizedCall]()
@@ -113,6 +124,10 @@ def _traced(session: Session) -> Traced:
             except NpuComposeError as error:
                 why_not, lost = (str(error), None) if at == 0 else (None, f"model.sequence[{at - 1}]: {error}")
                 break
+            except Exception:
+                if not forms.contradictions:
+                    raise
+                break
             calls.append(SizedCall(size=size, made=tuple(foretelling.calls[known:])))
     found = tuple(one for c in backend.compilations for one in read(c.graph_module.graph, c.id))
     session.rewind()
@@ -121,6 +136,7 @@ def _traced(session: Session) -> Traced:
         graphs=found,
         why_not=why_not,
         lost=lost,
+        doubt=next(iter(forms.contradictions.values()), None),
         calls=tuple(calls),
         sizes_are=sizes_are,
         looked_s=foretelling.seconds,
@@ -129,7 +145,7 @@ def _traced(session: Session) -> Traced:
 
 def _budget(session: Session, traced: Traced) -> tuple[CaptureBudgetFacts | None, str | None]:
     """What the captures take, or why that is not foretold."""
-    why_none = traced.why_not or traced.lost
+    why_none = traced.why_not or traced.lost or traced.doubt
     if why_none is not None or not any(call.made for call in traced.calls):
         return None, why_none or "torch.compile made no graph."
     try:

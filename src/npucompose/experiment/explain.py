@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import argparse
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
@@ -229,15 +229,28 @@ def _session(payload: Mapping[str, Any]) -> Session:
 
 def explained(session: Session) -> Explanation:
     """The explanation of a session that has compiled nothing yet, made in this process."""
-    from npucompose.compose.sinking import sinking_after, sinking_of
+    from npucompose.compose.sinking import sinking_after, sinking_contradicted, sinking_of, sinking_without_shape
+    from npucompose.ops.forms import FormCheck
+    from npucompose.ops.npu import NoShape, forms_for_values
 
-    with prints_apart() as printed:
-        session.materialised.backend.reads_only = session.materialised.genuine is None
+    session.materialised.backend.reads_only = session.materialised.genuine is None
+    session.materialised.backend.forms = forms = FormCheck()
+    with forms_for_values() as formed, prints_apart() as printed:
         session.built  # noqa: B018  the model is no part of the compilation
         begun = perf_counter()
-        error = _compiled(session)
+        try:
+            error = _compiled(session)
+        except Exception:
+            if not forms.contradictions:
+                raise
+            error = None  # the next operator has come upon what the kernel gave
         compiled = perf_counter()
-    facts = sinking_of(session) if error is None else sinking_after(session, error)
+        if isinstance(error, NoShape):
+            facts = sinking_without_shape(session, error)
+        else:
+            facts = sinking_of(session) if error is None else sinking_after(session, error)
+        if facts is not None and forms.contradictions:
+            facts = sinking_contradicted(session, facts, forms)
     if facts is None:
         raise CompileError("torch.compile made no graph: the model computes nothing that torch could compile.")
     return Explanation(
@@ -250,9 +263,17 @@ def explained(session: Session) -> Explanation:
         printed=tuple(printed),
         notes=(
             *(found.words(graph) for graph, found in session.overwrites.items()),
+            *_without_values(formed),
             *installed_parts(session.checked),
         ),
     )
+
+
+def _without_values(formed: Collection[str]) -> Iterator[str]:
+    """What the verdicts rest on where operators had no kernel here."""
+    if formed:
+        names = listed(f"npu.{name}" for name in sorted(formed))
+        yield f"no kernel here computes {names}: results had their form, by meta functions, and zeros for values."
 
 
 def _compiled(session: Session) -> NpuComposeError | None:
