@@ -21,7 +21,7 @@ from torch.fx.node import has_side_effect
 from torch.utils._python_dispatch import _disable_current_modes
 
 from npucompose.errors import ConfigError, NpuComposeError
-from npucompose.ops import attention, fused, meta_functions
+from npucompose.ops import attention, attention_v2, caches, fused, meta_functions, quantised, routing
 from npucompose.ops.catalogue import Catalogue, shipped
 from npucompose.ops.definitions import UnsupportedArgument
 from npucompose.ops.forms import form
@@ -30,9 +30,15 @@ from npucompose.vendor.devices import device_of
 from npucompose.vendor.wheel_operators import operators
 
 Function = Callable[..., Any]
-KERNELS: Mapping[str, Function] = {**attention.KERNELS, **fused.KERNELS}
+KERNELS: Mapping[str, Function] = {
+    name: kernel
+    for part in (attention, attention_v2, fused, routing, quantised, caches)
+    for name, kernel in part.KERNELS.items()
+}
 """{operator: its reference kernel}."""
-METAS: Mapping[str, Function] = {**KERNELS, **attention.METAS, **fused.METAS}
+METAS: Mapping[str, Function] = {
+    **KERNELS, **attention.METAS, **attention_v2.METAS, **fused.METAS, **quantised.METAS, **caches.METAS
+}
 """{operator: what gives the form of its results}: the kernel itself where nothing else is needed."""
 _LIBRARIES: list[torch.library.Library] = []
 
