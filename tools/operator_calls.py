@@ -11,7 +11,6 @@ import itertools
 import os
 import signal
 import sys
-import time
 import types
 import unittest
 import warnings
@@ -105,7 +104,7 @@ def sampled(wanted: set[str], most: int = 4) -> dict[str, OperatorCall]:
 
 
 def _op_db() -> Sequence[Any]:
-    if importlib.util.find_spec("expecttest") is None:
+    if "expecttest" not in sys.modules and importlib.util.find_spec("expecttest") is None:
         # The samples sit beside torch's test base class, which inherits from this package; nothing else of it is used.
         stand_in: Any = types.ModuleType("expecttest")
         stand_in.TestCase = unittest.TestCase
@@ -187,12 +186,14 @@ WORDS: Mapping[str, str] = {
 
 def filled(operator: Any) -> OperatorCall | None:
     """Arguments by the schema with which the operator runs on the CPU; None where none of the fillings does."""
+    return next((call for call in fillings(operator) if call is not None and _runs(operator, call)), None)
+
+
+def fillings(operator: Any) -> Iterator[OperatorCall | None]:
+    """Arguments of its types, of a few shapes and dtypes; None where nothing is known for one of the types."""
     for shape, dtype, others in itertools.product(SHAPES, DTYPES, OTHERS):
         for least in (False, True):
-            call = _filling(operator, shape, dtype, others, least=least)
-            if call is not None and _runs(operator, call):
-                return call
-    return None
+            yield _filling(operator, shape, dtype, others, least=least)
 
 
 def _filling(
@@ -258,14 +259,14 @@ def _runs(operator: Any, call: OperatorCall) -> bool:
         raise _TooLong
 
     before = signal.signal(signal.SIGALRM, late)
-    signal.setitimer(signal.ITIMER_REAL, 1)
+    left = signal.setitimer(signal.ITIMER_REAL, 1)[0]
     made = call.copied()
     try:
         with torch.no_grad():
             return _attempt(lambda: operator(*made.args, **made.keywords))
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
+        signal.setitimer(signal.ITIMER_REAL, left)
 
 
 DANGEROUS = ("_cudnn", "miopen", "mps", "_nested", "from_file", "_cslt", "mkldnn", "_use_")
@@ -278,27 +279,36 @@ def safe(wanted: Sequence[str]) -> Iterator[str]:
 
 
 def isolated(wanted: Sequence[str]) -> dict[str, OperatorCall]:
-    """`calls` with each made-up call tried in a process of its own first: some end the process."""
+    """`calls` with each made-up call tried in a process of its own: some end the process, or break its memory."""
     torch.set_num_threads(1)  # threads do not outlive a fork
     found = sampled(set(wanted))
     for name in wanted:
-        if name not in found and _survives(name) and (made := filled(overload(name))) is not None:
-            found[name] = made
+        if name not in found and (place := in_a_child(lambda name=name: _first_that_runs(name))):
+            call = next(itertools.islice(fillings(overload(name)), int(place), None))
+            assert call is not None
+            found[name] = call
     return found
 
 
-def _survives(name: str) -> bool:
+def _first_that_runs(name: str) -> str:
+    operator = overload(name)
+    runs = (at for at, call in enumerate(fillings(operator)) if call is not None and _runs(operator, call))
+    return str(next(runs, ""))
+
+
+def in_a_child(act: Callable[[], str]) -> str:
+    """What `act` says in a process of its own; nothing where that ends first, or does not end."""
+    reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
         quiet = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(quiet, 1)
         os.dup2(quiet, 2)
-        os._exit(0 if filled(overload(name)) is not None else 1)
-    until = time.monotonic() + LONGEST_S
-    while time.monotonic() < until:
-        ended, status = os.waitpid(child, os.WNOHANG)
-        if ended:
-            return status == 0
-        time.sleep(0.002)
-    os.kill(child, signal.SIGKILL)
+        signal.alarm(int(LONGEST_S))
+        os.write(writing, act().encode())
+        os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading) as answer:
+        said = answer.read()
     os.waitpid(child, 0)
-    return False
+    return said

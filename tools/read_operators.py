@@ -96,11 +96,11 @@ def read_torch(texts: Mapping[str, str]) -> dict[str, Any]:
     for name, text in texts.items():
         by_version[name] = {op: _completed(op, kind, own) for op, kind in kinds(text).items()}
     names = sorted(by_version, key=order_of)
-    lacking = dict.fromkeys(installed["without_meta"], 1)
     return {
         "versions": names,
         "kinds": table([by_version[name] for name in names]),
-        "without_meta": table([lacking for _ in names]),
+        "without_meta": dict.fromkeys(installed["without_meta"], 1),
+        "decompositions": installed["decompositions"],
     }
 
 

@@ -10,9 +10,8 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import os
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -56,29 +55,15 @@ def _kind(entry: Mapping[str, Any]) -> str:
     return CPU if "CPU" in keys else NOWHERE
 
 
-def calls(composites: Sequence[str]) -> Iterator[tuple[str, str]]:
+def called(composites: Sequence[str], calls: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """(composite, what it calls) for those with a made-up call; OPEN behind it where the call did not come to its
     end."""
-    from tools import operator_calls
+    from tools.operator_calls import in_a_child
 
-    found = operator_calls.isolated(list(operator_calls.safe(composites)))
     device = _Device(composites)
-    for name, call in found.items():
-        yield name, _in_a_child(lambda name=name, call=call: device.called_by(name, call))
-
-
-def _in_a_child(act: Callable[[], str]) -> str:
-    """What `act` says in a process of its own, which a kernel may end: then what was seen before, and OPEN."""
-    reading, writing = os.pipe()
-    child = os.fork()
-    if child == 0:
-        os.write(writing, f"{act()}\n".encode())
-        os._exit(0)
-    os.close(writing)
-    with os.fdopen(reading) as answer:
-        said = answer.read()
-    os.waitpid(child, 0)
-    return said.strip() if said else OPEN
+    for name, call in calls.items():
+        said = in_a_child(lambda name=name, call=call: f"{device.called_by(name, call)}\n")
+        yield name, said.strip() if said else OPEN
 
 
 class _Device:
@@ -191,9 +176,50 @@ def without_meta(kinds: Mapping[str, str]) -> list[str]:
     return [name for name in kinds if not has(name)]
 
 
-def read() -> dict[str, Any]:
-    """{version, kinds, without_meta} of the installed torch."""
+def decomposed(calls: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """(operator, what torch's decomposition of it calls), where torch has one."""
+    from torch._decomp import decomposition_table
+
+    from tools.operator_calls import in_a_child, overload
+
+    table: Mapping[Any, Any] = decomposition_table
+    for name, call in calls.items():
+        if overload(name) in table:
+            yield name, in_a_child(lambda name=name, call=call: _traced(name, call)) or OPEN
+
+
+def _traced(name: str, call: Any) -> str:
     import torch
+    from torch._decomp import decomposition_table
+    from torch.fx.experimental.proxy_tensor import make_fx
+    from torch.utils._pytree import tree_flatten, tree_unflatten
+
+    from tools.operator_calls import overload
+
+    operator: Any = overload(name)
+    leaves, tree = tree_flatten((call.args, dict(call.keywords)))
+    tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+
+    def called(*given: torch.Tensor) -> Any:
+        left = iter(given)
+        args, keywords = tree_unflatten([next(left) if isinstance(x, torch.Tensor) else x for x in leaves], tree)
+        return operator(*args, **keywords)
+
+    mine = {operator: decomposition_table[operator]}
+    try:
+        with torch.no_grad():
+            graph = make_fx(called, decomposition_table=mine, tracing_mode="fake")(*tensors).graph
+    except Exception:  # noqa: BLE001  a decomposition may refuse what the operator takes
+        return OPEN
+    found = (node.target for node in graph.nodes if node.op == "call_function")
+    return " ".join(dict.fromkeys(str(one).removeprefix("aten.") for one in found if hasattr(one, "_schema")))
+
+
+def read() -> dict[str, Any]:
+    """{version, kinds, without_meta, decompositions} of the installed torch."""
+    import torch
+
+    from tools import operator_calls
 
     found = kinds(listed())
     known = {name for name in torch._C._dispatch_get_all_op_names() if name.startswith("aten::")}
@@ -201,7 +227,9 @@ def read() -> dict[str, Any]:
     found |= dict.fromkeys(sorted(known - set(found)), CPU)  # registered by hand: kernels of quantised LSTMs
     open_ones = [name for name, kind in found.items() if kind == OPEN]
     composites = [name for name, kind in found.items() if kind not in (CPU, NOWHERE, IMPLICIT)]
-    tried = dict(calls(composites))
+    calls = operator_calls.isolated(list(operator_calls.safe(list(found))))
+    traced = {name: said for name, said in decomposed(calls) if not said.endswith(OPEN)}
+    tried = dict(called(composites, {name: call for name, call in calls.items() if name in set(composites)}))
     for name, said in tried.items():
         if name in open_ones or not said.endswith(OPEN):
             found[name] = said
@@ -209,7 +237,7 @@ def read() -> dict[str, Any]:
         "version": torch.__version__.partition("+")[0],
         "kinds": found,
         "without_meta": without_meta(found),
-        "tried": tried,
+        "decompositions": traced,
     }
 
 

@@ -12,8 +12,9 @@ from attrs import frozen
 from npucompose.capture import CaptureQuestion, CaptureRuntime, Seen, judge
 from npucompose.capture.breaks import Break, recorded_breaks
 from npucompose.capture.devices import simulated
+from npucompose.capture.machine import SimulatedMachine
 from npucompose.capture.reading import read
-from npucompose.capture.watch import SimulatedMachine, called
+from npucompose.capture.watch import called, watching
 from npucompose.compose.budget import SizedCall, budget_of, sizes_of
 from npucompose.compose.session import Session
 from npucompose.errors import ConfigError, NpuComposeError
@@ -24,7 +25,7 @@ from npucompose.results.capture_budget import CaptureBudgetFacts
 from npucompose.targets.foretelling import Foretelling
 
 CAPTURE_MODE = "npugraph_ex.capture_error_mode"
-NOT_TRACED = "the model calls streams or collectives, which torch.compile traces on the device only"
+NOT_TRACED = "the model calls torch.npu, streams or collectives, which torch.compile traces on the device only"
 
 
 def capture_of(session: Session) -> tuple[CaptureLegality, float, float]:
@@ -35,9 +36,12 @@ def capture_of(session: Session) -> tuple[CaptureLegality, float, float]:
 
 def _capture_of(session: Session) -> tuple[CaptureLegality, float, float]:
     begun = perf_counter()
-    machine = SimulatedMachine(CaptureRuntime(mode=session.experiment.compiler[CAPTURE_MODE]))
+    runtime = CaptureRuntime(
+        mode=session.experiment.compiler[CAPTURE_MODE], torch_npu=session.checked.torch_npu.version
+    )
+    machine = SimulatedMachine(runtime)
     with simulated(machine):
-        with machine.watching():
+        with watching(machine):
             session.built  # noqa: B018  the model is built on the simulated machine
         machine.places.moved(session.built.module)
         ran = _run(session, machine)
@@ -52,6 +56,7 @@ def _capture_of(session: Session) -> tuple[CaptureLegality, float, float]:
         breaks=traced.breaks,
         traced=traced.why_not,
         doubt=traced.doubt,
+        draws=tuple(machine.draws),
         streams_at=frozenset(machine.used),
         budget=budget,
         no_budget=no_budget,
@@ -65,6 +70,7 @@ def question_of(session: Session) -> CaptureQuestion:
     return CaptureQuestion(
         mode=experiment.mode.name,
         target=session.checked.target.name,
+        torch_npu=session.checked.torch_npu.version,
         capture_mode=experiment.compiler[CAPTURE_MODE],
         fullgraph=experiment.compile.fullgraph,
     )

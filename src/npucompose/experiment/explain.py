@@ -22,7 +22,7 @@ from airflow_free.stage import Notify
 from npucompose.artefacts import read_artefact
 from npucompose.compose.check import Checked, check
 from npucompose.compose.tree import Composed, compose
-from npucompose.console import console
+from npucompose.console import console, prints_apart
 from npucompose.errors import CompileError, ConfigError, NpuComposeError, RejectedError, listed
 from npucompose.experiment.job import LOG, settings_of, worker_task
 from npucompose.experiment.stages import STAGES
@@ -212,9 +212,10 @@ def captured(session: Session) -> CaptureExplanation:
     """The same of a session that has built and compiled nothing yet, made in this process."""
     from npucompose.compose.capture import capture_of
 
-    facts, trace_s, judge_s = capture_of(session)
+    with prints_apart() as printed:
+        facts, trace_s, judge_s = capture_of(session)
     asked = {name: choice for name, choice in _asked(session.checked).items() if name != "tiling"}
-    return CaptureExplanation(asked=asked, capture=facts, trace_s=trace_s, judge_s=judge_s)
+    return CaptureExplanation(asked=asked, capture=facts, printed=tuple(printed), trace_s=trace_s, judge_s=judge_s)
 
 
 def _session(payload: Mapping[str, Any]) -> Session:
@@ -234,7 +235,7 @@ def explained(session: Session) -> Explanation:
 
     session.materialised.backend.reads_only = session.materialised.genuine is None
     session.materialised.backend.forms = forms = FormCheck()
-    with forms_for_values() as formed:
+    with forms_for_values() as formed, prints_apart() as printed:
         session.built  # noqa: B018  the model is no part of the compilation
         begun = perf_counter()
         try:
@@ -259,6 +260,7 @@ def explained(session: Session) -> Explanation:
         diagnosis_s=perf_counter() - compiled,
         implied=implied_by(session.experiment.compiler, session.experiment.mode.name),
         recording=tuple(_recording(session)),
+        printed=tuple(printed),
         notes=(
             *(found.words(graph) for graph, found in session.overwrites.items()),
             *_without_values(formed),

@@ -22,11 +22,12 @@ from npucompose.results.measured import (
 from npucompose.results.record import Report, Status, choice_name
 from npucompose.results.sinking import SinkingFacts, SinkingVerdict
 from npucompose.schema.sizes import as_bytes
-from npucompose.table.modes import MODES
+from npucompose.table.modes import EAGER, MODES
 
 TITLES = {"fx_graph": "FX graph", "ge_graph": "GE graph", "ge_build": "GE build"}
 STATUS_WORDS: Mapping[Status, str] = {
     "ok": "ok",
+    "uncompiled": "not compiled",
     "expect_failed": "an expectation failed",
     "numerics_failed": "numerics failed",
     "illegal": "illegal configuration",
@@ -35,7 +36,7 @@ STATUS_WORDS: Mapping[Status, str] = {
     "memory_limit": "memory limit",
     "crashed": "crashed",
 }
-STATUS_STYLES: Mapping[Status, str] = {"ok": "bold green", "expect_failed": "bold yellow"}
+STATUS_STYLES: Mapping[Status, str] = {"ok": "bold green", "uncompiled": "bold yellow", "expect_failed": "bold yellow"}
 CAUSE_WORDS: Mapping[Cause | None, str] = {
     "model": "differs from itself",
     "tracing": "tracing changed the results",
@@ -59,6 +60,8 @@ def log_words(report: Report) -> str | None:
 
 def status_words(report: Report) -> str:
     """The status of one run. Only results that differ from those of the graph they should be of are called wrong."""
+    if report.status == "uncompiled" and _partly_compiled(report):
+        return "partly compiled"
     if report.status != "numerics_failed":
         return STATUS_WORDS[report.status]
     return CAUSE_WORDS[report.numerics.cause if report.numerics is not None else None]
@@ -118,6 +121,21 @@ def choice(report: Report, group: str) -> str:
     """The name of what a group holds; `?` in the report of a run that was refused before it was known."""
     value = report.experiment.get(group)
     return value if isinstance(value, str) else choice_name(report.experiment, group) or "?"
+
+
+def title(report: Report) -> Iterator[str]:
+    """What ran where; where nothing was compiled, what ran in the place of the mode."""
+    for group in ("model", "target", "mode", "shapes"):
+        name = choice(report, group)
+        if group == "mode" and report.compiled is False:
+            name = f"{name}, then eager" if _partly_compiled(report) else f"{EAGER} instead of {name}"
+        if name != "?":
+            yield name
+
+
+def _partly_compiled(report: Report) -> bool:
+    """Whether graphs of the vendor's making ran, beside calls that ran eagerly."""
+    return report.npu is not None and bool(report.npu.captures or report.npu.ge_graphs)
 
 
 def builds_ge_graphs(report: Report) -> bool:

@@ -211,6 +211,14 @@ class NpuFacts:
     config: Mapping[str, Any] = field(factory=dict[str, Any])
     """The own as_dict() of TorchAir's configuration."""
     fx_graphs: int
+    taken: int = 0
+    """Graphs that TorchAir took, whatever it made of them."""
+    uncompiled: int = 0
+    """Those of which it made no graph of its own: it ran the FX graph, operator by operator."""
+    eager_calls: int = 0
+    """Calls of its captured graphs that ran the FX graph, and no capture."""
+    calls_beyond: int = 0
+    """Calls for which torch.compile had reached its limit of recompilations, and ran the model itself."""
     ge_graphs: tuple[GeGraph, ...] = ()
     global_options: Mapping[str, str] = field(factory=dict[str, str])
     """What GE is initialised with, once a process."""
@@ -231,3 +239,8 @@ class NpuFacts:
     """What TorchAir wrote, below `torchair/` in the run directory."""
     unordered: tuple[str, ...] = ()
     """Kernels on two streams that touch the same memory with no event between them."""
+
+    @property
+    def compiled(self) -> bool | None:
+        """Whether every call ran a graph of TorchAir's making; None where it took no graph."""
+        return None if not self.taken else not (self.uncompiled or self.eager_calls or self.calls_beyond)

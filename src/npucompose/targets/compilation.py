@@ -298,7 +298,7 @@ class Backend:
 
         called = self._while_tracing(compiled)
         if self.genuine is not None:  # the vendor's users know what torch says to them
-            return called
+            return called if self.genuine.runs is None else self._noting_eager(called, self.genuine.runs)
         again = {**keywords, "dynamic": None}
 
         def eager(*args: Any, **kwargs: Any) -> Any:
@@ -310,6 +310,17 @@ class Backend:
             with_symbols=lambda: self._while_tracing(torch.compile(model, backend=self, **again)),
             eager=eager,
         )
+
+    def _noting_eager(self, called: Callable[..., Any], runs: Callable[[], int]) -> Callable[..., Any]:
+        """`called`, counting the calls for which torch compiled nothing more: no graph of the vendor's ran in them."""
+
+        def noted(*args: Any, **kwargs: Any) -> Any:
+            before = runs()
+            result = called(*args, **kwargs)
+            self.calls_beyond += runs() == before
+            return result
+
+        return noted
 
     def _while_tracing(self, compiled: Callable[..., Any]) -> Callable[..., Any]:
         if not self.target.support(self.mode).fuses or not self.inductor.settings().get("freezing"):

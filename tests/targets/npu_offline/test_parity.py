@@ -26,6 +26,16 @@ FILLED = {
     "torch_npu": {"unsupported_dtype"},
 }
 """State that torch_npu's C++, or a call of its Python, fills in; besides the numbers of types, by the wheel's headers."""
+NATIVE = {
+    "StreamBase": {"priority", "priority_range"},
+    "EventBase": set[str](),
+    "GraphBase": {
+        "begin_capture_to_if_node", "enable_debug_mode", "end_capture_to_conditional_node",
+        "get_currently_capturing_graph", "register_generator_state",
+    },
+}  # fmt: skip
+"""Methods of the compiled classes that scripts call and the wheel's classes do not (Ascend/pytorch 9e73e708ab93,
+torch_npu/csrc/npu/Stream.cpp:144, 150, Graph.cpp:808 to 871)."""
 
 
 def trees() -> list[Any]:
@@ -67,7 +77,7 @@ def invented(tree: Path, live: dict[str, Any]) -> list[str]:
         found += [f"{module}.{name}" for name in extra if f"func: {name}(" not in operators]
     for base, names in live["bases"].items():
         asked = {"StreamBase": "Stream", "EventBase": "Event", "GraphBase": "NPUGraph"}[base]
-        known = _members_asked(wheel, asked) | set(live["inherited"])
+        known = _members_asked(wheel, asked) | set(live["inherited"]) | NATIVE[base]
         found += [f"{base}.{name}" for name in sorted(set(names) - known)]
     return found
 

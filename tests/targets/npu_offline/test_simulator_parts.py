@@ -15,8 +15,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from npucompose.errors import CompileError, ConfigError
 from npucompose.targets.npu_offline import simulator
 from npucompose.targets.npu_offline.simulator import classes, compiled, ge_session, lacking, modules, operators
-from npucompose.targets.npu_offline.simulator.device import CallLedger, SimulatedDevice, SimulatedGraph
+from npucompose.targets.npu_offline.simulator.device import CallLedger, SimulatedDevice
 from npucompose.targets.npu_offline.simulator.ge_session import TorchDataType, TorchNpuGraphBase
+from npucompose.targets.npu_offline.simulator.graph import SimulatedGraph
 from npucompose.vendor.devices import device_of
 from tests.targets.npu_offline.asked import on_stream
 
@@ -215,9 +216,10 @@ def compiled_functions(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 def test_streams_limits_and_options_are_the_devices(compiled_functions: dict[str, Any]) -> None:
     c = compiled_functions
     assert c["_npu_getCurrentStream"](0) == c["_npu_getDefaultStream"](0) == (0, 0, 20)
-    c["_npu_setStream"](stream_id=3, device_index=0, device_type=20)
-    assert (c["_npu_getCurrentStream"](0), c["device"].current) == ((3, 0, 20), 3)
-    at = {"stream_id": 3, "device_index": 0, "device_type": 20}
+    assert c["device"].new_stream() == 96
+    c["_npu_setStream"](stream_id=99, device_index=0, device_type=20)
+    assert (c["_npu_getCurrentStream"](0), c["device"].current) == ((99, 0, 20), 99)
+    at = {"stream_id": 99, "device_index": 0, "device_type": 20}
     c["_npu_set_stream_res_limit"](**at, type=1, value=5)
     assert [c["_npu_get_stream_res_limit"](**at, type=kind) for kind in (0, 1)] == [24, 5]
     c["_npu_reset_stream_res_limit"](**at)
@@ -233,8 +235,8 @@ def test_streams_limits_and_options_are_the_devices(compiled_functions: dict[str
     assert (c["_npu_get_sync_debug_mode"](), c["_npu_get_task_queue_enable"]()) == (2, 1)
     assert c["_npu_is_jit_compile_false"]()
     assert c["_npu_memorySnapshot"](None)["segments"] == []
-    c["_npu_eraseStream"](tensor=torch.ones(2), stream_id=3, device_index=0, device_type=20)
-    assert c["device"].ledger.lines[-1] == "erase_stream [2] of stream 3"
+    c["_npu_eraseStream"](tensor=torch.ones(2), stream_id=99, device_index=0, device_type=20)
+    assert c["device"].ledger.lines[-1] == "erase_stream [2] of stream 99"
 
 
 

@@ -37,10 +37,10 @@ LACKING: Mapping[str, tuple[str, ...]] = {
         "_npu_sleep", "torch.npu.Event.elapsed_time", "torch.npu.Event.recorded_time",
     ),
     "there is no CANN that would take it": (
-        "_launch_host_func", "_launch_host_func_pending", "_mstx", "torch_npu._C._cd.cast_from_fp8",
-        "torch_npu._C._cd.cast_to_fp8", "torch_npu._C._cd.cast_to_fp8_noalloc", "_npu_finalizeDump", "_npu_initDump",
-        "_npu_setDump", "_npurt", "_profiler", "_subscribe_report", "_unsubscribe_report",
-        "torch.npu.ExternalStream",
+        "_mstx", "_npu_finalizeDump", "_npu_initDump", "_npu_setDump", "_npurt", "_profiler",
+        "torch_npu._C._cd.cast_from_fp8", "torch_npu._C._cd.cast_to_fp8", "torch_npu._C._cd.cast_to_fp8_noalloc",
+        "torch.npu.ExternalStream", "torch.npu.NPUGraph.begin_capture_to_if_node",
+        "torch.npu.NPUGraph.end_capture_to_conditional_node",
     ),
     "there is no second process with a device to share it with": (
         "_distributed_c10d", "_npu_canDeviceAccessPeer", "_npu_ipc_collect", "torch.npu.Event.from_ipc_handle",
