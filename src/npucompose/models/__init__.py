@@ -18,6 +18,7 @@ MODELS: Registry[type[Model]] = Registry(
         ("mm_abs_sub", "npucompose.models.small:MmAbsSub"),
         ("linear_scalar", "npucompose.models.small:LinearScalar"),
         ("attention_decode", "npucompose.models.attention_decode:AttentionDecode"),
+        ("paged_decode", "npucompose.models.paged_decode:PagedDecode"),
         ("mlp", "npucompose.models.small:Mlp"),
         ("tiny_ops", "npucompose.models.small:TinyOps"),
         ("gpt_decode", "npucompose.models.decoders:GptDecode"),
