@@ -26,7 +26,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from npucompose.ops import attention
+from npucompose.ops import attention, npu
 from npucompose.targets.npu_offline.simulator.device import SimulatedDevice
 
 LENGTHS = ("actual_seq_lengths", "actual_seq_lengths_kv")
@@ -37,15 +37,17 @@ SAME = {"air::npu_fused_infer_attention_score": attention.FIA}
 class GraphOnly(TorchDispatchMode):
     """While a graph runs in GE's place its operators have values."""
 
+    supports_higher_order_operators = True
+
     def __torch_dispatch__(
         self, func: torch._ops.OpOverload, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        name = SAME.get(func._schema.name)
+        name = SAME.get(func._schema.name) if isinstance(func, torch._ops.OpOverload) else None
         if name is None:
             return func(*args, **(kwargs or {}))
         given = kwargs or {}
         numbers = {slot: given[slot].tolist() for slot in LENGTHS if isinstance(given.get(slot), torch.Tensor)}
-        return attention.KERNELS[name](*args, **{**given, **numbers})
+        return npu.value(name)(*args, **{**given, **numbers})
 
 
 DTYPES = (
