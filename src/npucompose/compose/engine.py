@@ -69,6 +69,7 @@ def materialize(checked: Checked, folders: Folders = NO_FOLDERS) -> Materialised
         folders=folders,
         partial=experiment.compile.partial,
         strict=experiment.strict,
+        torch_npu=checked.torch_npu.version,
     )
     if isinstance(checked.target, VendorCompiled):
         backend.genuine = checked.target.vendor_compiler(backend)
