@@ -164,6 +164,8 @@ _DEFINITION_UNREAD = "GetRegisteredIrDef"  # from libge_runner.so, which comes w
 _DATA_DECIDE = "data-dependent"
 """In torch's sentence about a condition on a size that only the data decide."""
 _NODE = re.compile(r"While executing %(\S+) : .*?\[target=([\w.]+)\]")
+_WRITTEN = re.compile(r"\[target=torch\.ops\.higher_order\.auto_functionalized\w*\]\(args = \(([\w.]+)")
+"""The operator that a node of torch's own runs on copies of what it writes."""
 
 
 def own_stream(graph_module: fx.GraphModule) -> str | None:
@@ -227,12 +229,15 @@ def failure_of(
     if node is None or not (missing or can.ge):
         return None
     traceback = re.split(r"\n\n|Traceback \(most recent", text.partition("Original traceback:")[2])[0]
-    operator = node[2].removeprefix("torch.ops.")
+    name = node[2]
+    if (written := _WRITTEN.search(text)) and "auto_functionalized" in name:
+        name = f"torch.ops.{written[1]}"
+    operator = name.removeprefix("torch.ops.")
     verb = "TorchAir has no GE converter for" if missing else "TorchAir's GE converter refuses"
     unread = _DEFINITION_UNREAD in text
     return Failure(
         graph=graph,
-        what=f"{verb} {node[2]}"
+        what=f"{verb} {name}"
         + (", and generates one only from an operator of CANN's of that name" if unread else ""),
         operator=operator,
         node=node[1],
