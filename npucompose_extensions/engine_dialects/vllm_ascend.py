@@ -87,8 +87,8 @@ def _graphs(settings: Settings, row: Row, asked: bool) -> str:
     mode = _of_xlite(settings, row) or mode
     if settings.take("enforce_eager", default=False) not in (False, "false"):
         mode = vllm_keys.NONE
-    if mode in row.graphs:
-        settings.line(f"cudagraph_mode={mode}", f"{PROJECT} {row.read_at} has it not and takes {row.graphs[mode]}")
+    if said is not None and mode in row.graphs:
+        settings.line(f"cudagraph_mode={mode}", f"{PROJECT} {row.read_at} takes {row.graphs[mode]} instead")
     return row.graphs.get(mode, mode)
 
 

@@ -28,7 +28,8 @@ from npucompose.schema.experiment import Experiment
 from npucompose.table.structure import flat
 from npucompose.vendor.option_specs import shown
 
-NONE_ASKED: Mapping[str, str] = {}
+NO_TEXTS: Mapping[str, str] = {}
+VLLM_ASCEND = "vllm-ascend"
 NO_CALL = ast.Call(func=ast.Name("compile", ast.Load()), args=[], keywords=[], lineno=0, col_offset=0)
 
 
@@ -161,12 +162,10 @@ def flattened(data: Mapping[Any, Any]) -> dict[str, Any]:
     return flat({str(key).replace("-", "_"): value for key, value in data.items()})
 
 
-def read(
-    data: Any, name: str, *, versions: Mapping[str, str] = NONE_ASKED, texts: Mapping[str, str] = NONE_ASKED
-) -> Settings:
+def read(data: Any, name: str, vllm_ascend: str | None = None, texts: Mapping[str, str] = NO_TEXTS) -> Settings:
     """The facts of a file's data; ConfigError where it is none of the known dialects.
 
-    `versions` are those that are asked for, {package: version}; `texts` are files that may say one, {name: text}.
+    `vllm_ascend` is that project's version where one is asked for; `texts` are files that may say one, {name: text}.
     """
     settings = Settings(flat=flattened(data) if isinstance(data, Mapping) else {})
     dialects = sorted(DIALECTS.every().values(), key=lambda dialect: -dialect.priority)
@@ -175,10 +174,12 @@ def read(
         if section is None:
             continue
         settings.section = section
-        if other := next((package for package in versions if package != dialect.package), None):
-            raise ConfigError(f"--{other} {versions[other]}: {name} holds no settings of {other}.")
-        if dialect.package:
-            settings.version, settings.version_from = _version_of(dialect.package, versions, texts)
+        if vllm_ascend is not None and dialect.package != VLLM_ASCEND:
+            raise ConfigError(f"--{VLLM_ASCEND} {vllm_ascend}: {name} holds settings of {dialect.name}.")
+        if vllm_ascend is not None:
+            settings.version, settings.version_from = vllm_ascend, f"--{VLLM_ASCEND}"
+        elif dialect.package:
+            settings.version, settings.version_from = _pinned(dialect.package, texts)
         dialect().read(settings)
         settings.end()
         return settings
@@ -195,19 +196,17 @@ def _section_of(key: str, flat: Mapping[str, Any]) -> str | None:
     return None
 
 
-def _version_of(package: str, asked: Mapping[str, str], texts: Mapping[str, str]) -> tuple[str | None, str]:
-    """(a version, who says it): `vllm-ascend==0.18.0` of requirements, or the tag of an image, `vllm-ascend:v0.18.0`."""
-    if package in asked:
-        return asked[package], f"--{package}"
+def _pinned(package: str, texts: Mapping[str, str]) -> tuple[str | None, str]:
+    """(a version, who says it): `vllm-ascend==0.18.0` of requirements, `vllm-ascend:v0.18.0` of an image."""
     words = package.replace("-", "[-_]")
-    pinned = re.compile(rf"\b{words}\s*(?:==\s*|[:@]\s*)v?(\d+\.\d+\.\d+(?:rc\d+)?(?:\.post\d+)?)", re.IGNORECASE)
-    found = ((said[1], name) for name, text in texts.items() if (said := pinned.search(text)))
+    pin = re.compile(rf"\b{words}\s*(?:==\s*|[:@]\s*)v?(\d+\.\d+\.\d+(?:rc\d+)?(?:\.post\d+)?)", re.IGNORECASE)
+    found = ((said[1], name) for name, text in texts.items() if (said := pin.search(text)))
     return next(found, (None, ""))
 
 
 def export(
     *overrides: str,
-    to: str = "vllm-ascend",
+    to: str = VLLM_ASCEND,
     config_dirs: Sequence[str] = (),
     config_name: str = "config",
     environment: Environment = CLOSED,
