@@ -13,8 +13,9 @@ from torch import nn
 
 from npucompose.capture import CaptureRuntime
 from npucompose.capture.devices import simulated
+from npucompose.capture.machine import SimulatedMachine
 from npucompose.capture.places import Places, place_of_device
-from npucompose.capture.watch import SimulatedMachine, called
+from npucompose.capture.watch import called, watching
 
 COPIES = """
 r = x.cpu()
@@ -365,7 +366,7 @@ def test_a_device_is_a_place(device: Any, place: str | None) -> None:
 def test_a_copy_to_the_other_side_is_a_tensor_of_its_own() -> None:
     machine = SimulatedMachine(CaptureRuntime())
     weight = nn.Parameter(torch.ones(2))
-    with simulated(machine), machine.watching():
+    with simulated(machine), watching(machine):
         copied = weight.cpu()
     assert (copied.requires_grad, copied.grad_fn) == (False, None)
     assert copied.data_ptr() != weight.data_ptr()

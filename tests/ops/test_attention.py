@@ -227,8 +227,11 @@ ONE = torch.ones(1)
 @pytest.mark.parametrize(
     ("named", "changes"),
     [
-        ("block_table", {"block_table": BLOCKS}),
-        ("block_size", {"block_size": 128}),
+        ("block_size", {"block_table": BLOCKS, "actual_seq_lengths_kv": [1]}),
+        ("block_table", {"block_table": BLOCKS.long(), "block_size": 4}),
+        ("block_table", {"block_table": BLOCKS[0], "block_size": 4}),
+        ("actual_seq_lengths_kv", {"block_table": BLOCKS, "block_size": 4}),
+        ("actual_seq_lengths_kv", {"block_table": BLOCKS, "block_size": 4, "actual_seq_lengths_kv": [5]}),
         ("quant_scale2", {"quant_scale2": ONE}),
         ("dequant_scale1", {"dequant_scale1": ONE}),
         ("antiquant_scale", {"antiquant_scale": ONE}),
@@ -237,7 +240,8 @@ ONE = torch.ones(1)
         ("actual_shared_prefix_len", {"actual_shared_prefix_len": [1]}),
         ("query_rope", {"query_rope": ONE}),
         ("kv_padding_size", {"kv_padding_size": ONE}),
-        ("input_layout", {"input_layout": "TND"}),
+        ("query_rope", {"key_rope": ONE}),
+        ("input_layout", {"input_layout": "SBH"}),
         ("sparse_mode", {"sparse_mode": 4}),
         ("inner_precise", {"inner_precise": 4}),
         ("atten_mask", {"sparse_mode": 3, "atten_mask": torch.zeros(2, 4)}),
@@ -330,6 +334,6 @@ def test_lengths_are_symbols_in_a_dynamic_graph_and_constants_in_a_static_one(dy
 
 def test_a_refusal_while_compiling_still_names_the_argument() -> None:
     q, k, v = drawn(1, 1, 1, 1, 4, torch.float32)
-    compiled = torch.compile(lambda: fia(q, k, v, input_layout="BNSD", block_size=128)[0], backend="eager")
-    with pytest.raises(Exception, match="'block_size' is not supported here"):
+    compiled = torch.compile(lambda: fia(q, k, v, input_layout="SBH")[0], backend="eager")
+    with pytest.raises(Exception, match="'input_layout' is 'SBH'"):
         compiled()

@@ -175,7 +175,7 @@ NOT_RUN: Any = object()
 class Refused(CaptureError):
     """A node that a recording cannot hold, or an input: then `index` says which, and `node` is None."""
 
-    def __init__(self, words: str, *, reason: str, node: fx.Node | None = None, index: int = -1) -> None:
+    def __init__(self, words: str, *, reason: str = "", node: fx.Node | None = None, index: int = -1) -> None:
         super().__init__(words)
         self.reason, self.node, self.index = reason, node, index
         self.result: Any = NOT_RUN

@@ -11,6 +11,8 @@ from collections.abc import Callable, Sequence
 from attrs import evolve, frozen
 
 from npucompose.results.sinking import (
+    UNKNOWN,
+    VERDICTS,
     Blame,
     DiagnosisStep,
     Failure,
@@ -18,10 +20,12 @@ from npucompose.results.sinking import (
     SinkingVerdict,
     StepId,
     StepStatus,
+    VerdictName,
 )
-from npucompose.sinking.facts import Change, FxFacts, GeFacts, Op, SinkingQuestion
+from npucompose.sinking.facts import Change, FxFacts, GeFacts, Op, SinkingQuestion, UnknownForm
 from npucompose.sinking.operators import OperatorTable, Use, fed_slots, geared, sentence, shapes_made_of_values
 from npucompose.sinking.verdicts import (
+    LEAST_STATIC,
     JudgedGraph,
     foreseen,
     judge,
@@ -362,4 +366,33 @@ def not_compiled(question: SinkingQuestion, error: str) -> SinkingFacts:
         blame=(Blame(node="forward", operator="torch.compile", reason=error),),
         steps=tuple(_step(step_id, one) for step_id, one in found.items()),
         failure=Failure(graph="", what=error.rstrip("."), fix=fix),
+    )
+
+
+def not_known(question: SinkingQuestion, known: SinkingFacts | None, unknown: UnknownForm) -> SinkingFacts:
+    """What can be said of a model in which the form of an operator's results is not known: nothing of what comes behind
+    it. `known` is of the graphs before it, or of all of them where it is only not to be believed.
+    """
+    evidence = f"what comes of {unknown.operator} is not known{f', at {unknown.source}' if unknown.source else ''}"
+    given = {} if known is None else known.verdicts()
+    verdicts: dict[VerdictName, SinkingVerdict] = {}
+    for name in VERDICTS:
+        found = given.get(name, UNKNOWN)
+        if LEAST_STATIC.index(found.value) < LEAST_STATIC.index("unknown"):
+            verdicts[name] = evolve(found, evidence=(*found.evidence, evidence))
+        else:
+            kept = (f"without it {found.value}: {line}" for line in found.evidence[:1])
+            verdicts[name] = evolve(UNKNOWN, evidence=(evidence, *kept))
+    blame = Blame(
+        node=unknown.operator.rpartition(".")[2], operator=unknown.operator, reason=unknown.why, source=unknown.source
+    )
+    nothing = _Finding(status="skipped", evidence=("there is no graph to look at",))
+    found_steps = {step: _step(step, nothing) for step in TITLES} | {one.id: one for one in (known.steps if known else ())}
+    found_steps["S3"] = _step("S3", _Finding(status="unknown", evidence=(evidence, unknown.why), fix=unknown.fix))
+    return SinkingFacts.from_verdicts(
+        **verdicts,
+        product=question.product,
+        blame=(*(known.blame if known is not None else ()), blame),
+        steps=tuple(found_steps[step] for step in TITLES),
+        failure=known.failure if known is not None else None,
     )

@@ -134,3 +134,15 @@ class SinkingQuestion:
     """Why Dynamo broke the model into several graphs, in torch's words."""
     through_torchair: bool = False
     """The FX graphs went through TorchAir itself."""
+
+
+@frozen(kw_only=True)
+class UnknownForm:
+    """An operator whose results have a form that is not known, or not to be believed."""
+
+    operator: str
+    """`npu.npu_mish`."""
+    source: str | None
+    why: str
+    """One sentence, without the full stop."""
+    fix: str | None = None

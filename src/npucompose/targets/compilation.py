@@ -40,6 +40,7 @@ from npucompose.vendor.inductor import InductorOptions
 if TYPE_CHECKING:
     from torch import fx
 
+    from npucompose.ops.forms import FormCheck
     from npucompose.passes.pipeline import PassPipeline
     from npucompose.replay.interface import Lowered
     from npucompose.sinking import FxFacts
@@ -202,6 +203,8 @@ class Backend:
         self.refusal: NpuComposeError | None = None
         """What a pass raised inside the vendor's compiler, which wraps it in words of its own."""
         self.cache: CacheUse | None = None
+        self.forms: FormCheck | None = None
+        """Sees whether kernels and meta functions of a graph's operators agree."""
         self.repeated: Repeated | None = None
         """Counts how often graphs run that are compiled from now on."""
         self._since = 0.0
@@ -274,6 +277,8 @@ class Backend:
         count_by_thread()
         known, compiling = len(self.made), only_read if self.reads_only else self.target.compile
         called = compiling(self, graph_module, example_inputs)
+        if self.forms is not None:
+            called = self.forms.watched(called, (one.graph_module.graph for one in self.made[known:]))
         if self.repeated is None or len(self.made) == known:
             return called
         return self.repeated.watched(called, self.made[known].id)

@@ -10,7 +10,7 @@ import pytest
 import torch
 from targets.npu_offline.needs import in_a_process, offline
 
-from npucompose.ops import attention, fused
+from npucompose.ops.catalogue import LISTED
 from npucompose.targets.npu_offline.simulator import operators
 
 
@@ -42,21 +42,24 @@ def test_the_operators_of_the_wheel_are_defined_with_shapes_and_kernels(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     text = "custom:\n  - func: npu_first(Tensor self) -> Tensor\n  - npu_second(Tensor self) -> Tensor\n"
-    (tmp_path / operators.SCHEMAS).parent.mkdir(parents=True)
-    (tmp_path / operators.SCHEMAS).write_text(text)
+    text += f"  - {operators.FIA}(Tensor self) -> Tensor\n  - {operators.FIA}.out(Tensor self) -> Tensor\n"
+    text += "  - abs(Tensor self) -> Tensor\n  - fusion(Tensor self) -> Tensor\n"
+    (tmp_path / LISTED).parent.mkdir(parents=True)
+    (tmp_path / LISTED).write_text(text)
     Library.made = []
     loaded: list[str] = []
     monkeypatch.setattr(torch.library, "Library", Library)
     monkeypatch.setattr(operators, "_LIBRARIES", [])
     monkeypatch.setattr(operators, "module", lambda name, **_: loaded.append(name))
     monkeypatch.setattr(operators.importlib, "import_module", loaded.append)
-    monkeypatch.setattr(operators, "register_fused_attention", lambda library: library.impl("fusion", None, "CPU"))
+    monkeypatch.setattr(operators, "register_fused_attention", lambda library: {"fusion"})
+    monkeypatch.setattr(operators.npu, "value", lambda name, own=None: (name, own))
     used: list[Any] = []
     device: Any = SimpleNamespace(use=lambda *given: used.append(given))
     meta = tmp_path / "op_plugin/meta"
     meta.mkdir(parents=True)
     (meta / "_meta_registrations.py").touch()
-    operators.define(device, tmp_path)
+    operators.define(device, tmp_path, "2.99.0")
     assert loaded == ["torch_npu.op_plugin", "torch_npu.op_plugin.meta._meta_registrations"]
     (meta / "_fake_registrations.py").touch()
     operators._load_meta_functions(tmp_path)
@@ -64,15 +67,11 @@ def test_the_operators_of_the_wheel_are_defined_with_shapes_and_kernels(
     npu, aten = Library.made
     assert [npu, aten] == operators._LIBRARIES
     assert ((npu.namespace, npu.kind), (aten.namespace, aten.kind)) == (("npu", "FRAGMENT"), ("aten", "IMPL"))
-    assert npu.defined == ["npu_first(Tensor self) -> Tensor", "npu_second(Tensor self) -> Tensor"]
-    ours = {**attention.KERNELS, **fused.KERNELS}
     fia = operators.FIA
-    assert npu.kernels == {
-        **{name: (kernel, "CPU") for name, kernel in ours.items()},
-        "fusion": (None, "CPU"),
-        f"{fia}.out": (operators._fia_out, "CPU"),
-        f"_{fia}_get_max_workspace": (operators._fia_workspace, "CPU"),
-    }
+    names = ["npu_first", "npu_second", fia, f"{fia}.out", "fusion"]
+    assert npu.defined == [f"{name}(Tensor self) -> Tensor" for name in names]
+    kernels = {name: ((name, None), "CPU") for name in names[:3]}
+    assert npu.kernels == {**kernels, f"{fia}.out": ((f"{fia}.out", operators._fia_out), "CPU")}
     assert set(aten.kernels) == {"scaled_dot_product_attention", "_weight_norm", "record_stream"}
     aten.kernels["record_stream"][0]("x", SimpleNamespace(stream_id=4))
     assert used == [("x", 4)]

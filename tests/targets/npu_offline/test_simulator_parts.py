@@ -15,8 +15,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from npucompose.errors import CompileError, ConfigError
 from npucompose.targets.npu_offline import simulator
 from npucompose.targets.npu_offline.simulator import classes, compiled, ge_session, lacking, modules, operators
-from npucompose.targets.npu_offline.simulator.device import CallLedger, SimulatedDevice, SimulatedGraph
+from npucompose.targets.npu_offline.simulator.device import CallLedger, SimulatedDevice
 from npucompose.targets.npu_offline.simulator.ge_session import TorchDataType, TorchNpuGraphBase
+from npucompose.targets.npu_offline.simulator.graph import SimulatedGraph
 from npucompose.vendor.devices import device_of
 from tests.targets.npu_offline.asked import on_stream
 
@@ -28,6 +29,8 @@ def test_a_process_becomes_a_device_once_and_only_where_it_may(monkeypatch: pyte
     monkeypatch.setattr(simulator, "_INSTALLED", [])
     monkeypatch.setattr(modules, "install", lambda *given: told.append(given))
     monkeypatch.setattr(operators, "define", lambda *given: told.append(given))
+    (tmp_path / "torch_npu").mkdir()
+    (tmp_path / "torch_npu/version.py").write_text('__version__ = "2.99.0"\n')
     for value in ("0", None):
         monkeypatch.delenv(simulator.ALLOWED, raising=False)
         if value is not None:
@@ -36,7 +39,7 @@ def test_a_process_becomes_a_device_once_and_only_where_it_may(monkeypatch: pyte
             simulator.install(tmp_path)
     monkeypatch.setenv(simulator.ALLOWED, "1")
     device = simulator.install(tmp_path)
-    assert told == [(device, tmp_path / "torch_npu"), (device, tmp_path / "torch_npu")]
+    assert told == [(device, tmp_path / "torch_npu"), (device, tmp_path / "torch_npu", "2.99.0")]
     monkeypatch.delenv(simulator.ALLOWED)
     assert simulator.install(tmp_path / "another") is device
     simulator._INSTALLED.append("a later one")  # type: ignore[arg-type]
@@ -213,9 +216,10 @@ def compiled_functions(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 def test_streams_limits_and_options_are_the_devices(compiled_functions: dict[str, Any]) -> None:
     c = compiled_functions
     assert c["_npu_getCurrentStream"](0) == c["_npu_getDefaultStream"](0) == (0, 0, 20)
-    c["_npu_setStream"](stream_id=3, device_index=0, device_type=20)
-    assert (c["_npu_getCurrentStream"](0), c["device"].current) == ((3, 0, 20), 3)
-    at = {"stream_id": 3, "device_index": 0, "device_type": 20}
+    assert c["device"].new_stream() == 96
+    c["_npu_setStream"](stream_id=99, device_index=0, device_type=20)
+    assert (c["_npu_getCurrentStream"](0), c["device"].current) == ((99, 0, 20), 99)
+    at = {"stream_id": 99, "device_index": 0, "device_type": 20}
     c["_npu_set_stream_res_limit"](**at, type=1, value=5)
     assert [c["_npu_get_stream_res_limit"](**at, type=kind) for kind in (0, 1)] == [24, 5]
     c["_npu_reset_stream_res_limit"](**at)
@@ -231,33 +235,9 @@ def test_streams_limits_and_options_are_the_devices(compiled_functions: dict[str
     assert (c["_npu_get_sync_debug_mode"](), c["_npu_get_task_queue_enable"]()) == (2, 1)
     assert c["_npu_is_jit_compile_false"]()
     assert c["_npu_memorySnapshot"](None)["segments"] == []
-    c["_npu_eraseStream"](tensor=torch.ones(2), stream_id=3, device_index=0, device_type=20)
-    assert c["device"].ledger.lines[-1] == "erase_stream [2] of stream 3"
+    c["_npu_eraseStream"](tensor=torch.ones(2), stream_id=99, device_index=0, device_type=20)
+    assert c["device"].ledger.lines[-1] == "erase_stream [2] of stream 99"
 
-
-LIST = """
-custom:
-  - func: npu_first(Tensor self) -> Tensor
-  - npu_second(Tensor self) -> Tensor
-  - func: abs(Tensor self) -> Tensor
-symint:
-  - func: npu_first(Tensor self, int other) -> Tensor
-  - func: npu_first.out(Tensor self, *, Tensor(a!) one, Tensor(b!) two) -> (Tensor(a!), Tensor(b!))
-quant:
-  - func: npu_third.out(Tensor self, *, Tensor(a!) out) -> Tensor(a!)
-official:
-  - func: npu_official(Tensor self) -> Tensor
-"""
-
-
-def test_each_name_of_the_list_is_defined_once_and_torchs_own_are_not() -> None:
-    assert list(operators.schemas(LIST)) == [
-        "npu_first(Tensor self) -> Tensor",
-        "npu_second(Tensor self) -> Tensor",
-        "npu_first.out(Tensor self, *, Tensor[] out) -> (Tensor, Tensor)",
-        "npu_third.out(Tensor self, *, Tensor(a!) out) -> Tensor(a!)",
-    ]
-    assert operators.registered("f(Tensor(a!) x, Tensor(b!) y) -> ()") == "f(Tensor(a!) x, Tensor(b!) y) -> ()"
 
 
 # Placement.

@@ -100,14 +100,14 @@ def test_what_the_device_was_told_is_counted(monkeypatch: pytest.MonkeyPatch) ->
     order.call(2, "relu", reads={1}, writes={2})
     told = ["record event 1", "wait event 1", "wait event 2", "wait external event 3", "limit stream", "mm", "record"]
     graphs = [
-        SimpleNamespace(seconds=0.5, kernels=2, notes=told, order=order),
-        SimpleNamespace(seconds=0.25, kernels=1, notes=["mm"], order=Order(clocks={1: {}})),
+        SimpleNamespace(seconds=0.5, kernels=2, notes=told, order=order, outside=["mm ran"]),
+        SimpleNamespace(seconds=0.25, kernels=1, notes=["mm"], order=Order(clocks={1: {}}), outside=[]),
     ]
     monkeypatch.setattr(npu_offline, "_device", lambda: SimpleNamespace(ledger=ledger, graphs=graphs))
     assert TARGET.counts(GE) == {"captures": 0, "replays": 5}
     assert TARGET.counts(ACLGRAPH) == {
         "captures": 2, "replays": 3, "task_updates": 4, "event_records": 2, "event_waits": 2, "core_limits": 1,
-        "streams": 2, "unordered": tuple(order.unordered),
+        "streams": 2, "unordered": (*order.unordered, "mm ran"),
     }  # fmt: skip
     assert len(order.unordered) == 1
     backend: Any = SimpleNamespace(mode=ACLGRAPH)

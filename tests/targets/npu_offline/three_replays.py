@@ -14,8 +14,8 @@ from torch import nn
 import npucompose
 from npucompose.targets.npu_offline import wheel
 from npucompose.targets.npu_offline.simulator import install
-from npucompose.targets.npu_offline.simulator.device import SimulatedGraph
-from npucompose.targets.npu_offline.simulator.recorder import Recorder, Updater
+from npucompose.targets.npu_offline.simulator.graph import SimulatedGraph
+from npucompose.targets.npu_offline.simulator.recorder import MemoryBefore, Updater
 
 LENGTHS = ([11, 12], [13, 40], [14, 41])
 
@@ -39,7 +39,7 @@ def no_replay(graph: SimulatedGraph) -> None:
     graph.replays += 1
 
 
-def no_undo(recorder: Recorder) -> None:
+def no_undo(memory: MemoryBefore) -> None:
     pass
 
 
@@ -49,7 +49,7 @@ def ignored_update(updater: Updater, func: Any, types: Any, args: Any = (), kwar
 
 BROKEN: dict[str, tuple[type[Any], str, Callable[..., Any]]] = {
     "replay does nothing": (SimulatedGraph, "replay", no_replay),
-    "capture is not undone": (Recorder, "undo", no_undo),
+    "capture is not undone": (MemoryBefore, "undo", no_undo),
     "task update is ignored": (Updater, "__torch_dispatch__", ignored_update),
 }
 

@@ -131,7 +131,7 @@ class NpuOfflineTarget(TorchairTarget):
             "core_limits": sum(line.startswith("limit") for line in notes),
             "streams": len({stream for graph in device.graphs for stream in graph.order.clocks}),
             "unordered": tuple(
-                sentence for graph in device.graphs for sentence in (*graph.order.unordered, *graph.order.outside)
+                sentence for graph in device.graphs for sentence in (*graph.order.unordered, *graph.outside)
             ),
         }
 

@@ -29,7 +29,7 @@ from torch import fx
 from torch._decomp import decomposition_table
 from torch.fx.experimental.symbolic_shapes import statically_known_true, sym_eq
 
-from npucompose.errors import CompileError, raise_for, traced_line, unknown
+from npucompose.errors import CompileError, first_raised, raise_for, traced_line, unknown
 from npucompose.graphs.recordable import refused_by_torchair
 from npucompose.results.graphs import Outside, PassRecord
 from npucompose.results.sinking import Failure
@@ -160,6 +160,9 @@ _NO_CONVERTER = (
     "GetRegisteredIrDef",
 )
 _DEFINITION_UNREAD = "GetRegisteredIrDef"  # from libge_runner.so, which comes with CANN
+_DATA_DECIDE = "data-dependent"
+"""In torch's sentence about a condition on a size that only the data decide."""
+OF_FIXED_SIZE = "an operator whose result has a size that no data decide (torch.where, a mask, a top-k)"
 _NODE = re.compile(r"While executing %(\S+) : .*?\[target=([\w.]+)\]")
 
 
@@ -182,20 +185,22 @@ def streams_not_taken(error: BaseException, mode: str, traced: fx.GraphModule | 
     torchair skips where torch.npu has no `fake_record_stream`; stock torch_npu has none.
     """
     line = own_stream(traced) if traced is not None else None
-    understood = "control_deps" in str(error) or (isinstance(error, TypeError) and "unhashable" in str(error))
+    said = str(first_raised(error))
+    understood = "control_deps" in said or (isinstance(error, TypeError) and "unhashable" in said)
     if line is None or not understood:
         return None
     return Failure(
         graph=graph,
         what=f"TorchAir's mode={mode} does not take streams and events of the model's own code, on a device as here",
         source=line,
-        reason=_first(str(error)),
+        reason=_first(said),
         fix="mode=npugraph_ex; or the model without streams, and a plan of them in YAML (passes=stream_plan)",
     )
 
 
 def failure_of(error: BaseException, can: TorchairMode, graph: str = "graph_0") -> Failure | None:
     """The failure behind what TorchAir raised for a graph; None leaves the error as it is."""
+    error = first_raised(error)
     text = str(error)
     if _OVERLAP in text and can.without_in_place is not None:
         option, value = can.without_in_place
@@ -230,7 +235,7 @@ def failure_of(error: BaseException, can: TorchairMode, graph: str = "graph_0") 
         node=node[1],
         source=traced_line(traceback),
         reason="" if unread else _first(text),
-        fix=taken_instead(operator) if missing else None,
+        fix=taken_instead(operator) if missing else OF_FIXED_SIZE if _DATA_DECIDE in text else None,
     )
 
 
@@ -248,7 +253,7 @@ def not_captured(
         operator=first.operator,
         node=first.node,
         source=_place(first),
-        reason=f"{first.reason} ({_first(str(error))})",
+        reason=f"{first.reason} ({_first(str(first_raised(error)))})",
         fix=NUMBERS if is_scalar(first.operator) else None,
     )
 
@@ -304,7 +309,7 @@ def translate_errors(backend: Backend, traced: fx.GraphModule | None = None) -> 
         if last is not None:
             if failure is None and can.captures:
                 failure = not_captured(error, mode, can, refused_in([last]), last.id)
-            words = f"{type(error).__name__}: {_first(str(error))}"
+            words = f"{type(error).__name__}: {_first(str(first_raised(error)))}"
             last.failure = failure or Failure(graph=last.id, what="TorchAir did not take the graph", reason=words)
         if failure is None:
             raise

@@ -14,9 +14,11 @@ from typing import Any
 import torch
 from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
 
-from npucompose.targets.npu_offline.simulator import compiled, ge_session, lacking
-from npucompose.targets.npu_offline.simulator.classes import DEVICE_TYPE
+from npucompose.ops.catalogue import dtype_numbers
+from npucompose.targets.npu_offline.simulator import compiled, ge_session, host, lacking
 from npucompose.targets.npu_offline.simulator.device import SimulatedDevice
+from npucompose.targets.npu_offline.simulator.randomness import DeviceGenerator
+from npucompose.targets.npu_offline.simulator.streams import DEVICE_TYPE
 
 ND = 2
 """ACL_FORMAT_ND: the only layout that a CPU tensor has."""
@@ -51,14 +53,17 @@ def install(device: SimulatedDevice, root: Path) -> None:
     _setup_privateuseone_for_python_backend("npu", backend_module=npu)
     torch.Tensor.is_npu = property(lambda tensor: True)  # pyright: ignore[reportAttributeAccessIssue]
     _accelerator(device)
+    host.install(device)
     for full in lacking.LACKING[lacking.TENSORS]:
         setattr(npu, full.rpartition(".")[2], lacking.refused(full))  # types that torch_npu's C++ puts there
     _name_saved_tensors(importlib.import_module("torch_npu.npu.graphs"))
     npu.init()
+    _generator(device, npu)
     for name in ("torch_npu.npu.amp", "torch_npu.npu.aclnn"):
         importlib.import_module(name)  # as torch_npu does before anybody asks: Dynamo's rules name torch.npu.amp
     importlib.import_module("torch_npu.npu._format")._apply_npu_format_patch()
     package.__dict__["__version__"] = importlib.import_module("torch_npu.version").__version__
+    device.runtime.torch_npu = package.__dict__["__version__"]
     _dynamo()
 
 
@@ -71,8 +76,10 @@ def _torch_npu(device: SimulatedDevice, root: Path) -> ModuleType:
         __getattr__=_exported,
         get_npu_format=lambda self: ND,
         get_storage_size=lambda self: self.numel(),
+        **(numbers := dtype_numbers(root)),
     )
     module("torch_npu._C", compiled.make(device), __path__=[])
+    module("torch_npu._C._cd", DType=type("DType", (), {**numbers}), __getattr__=_no_casts)
     module("torch_npu.distributed", _is_support_hccl_comm_name=lambda: True, __getattr__=_no_distributed)
     sys.meta_path.insert(0, Absent())
     return package
@@ -98,6 +105,13 @@ def _no_distributed(name: str) -> Any:
     raise AttributeError(lacking.sentence("torch_npu.distributed"))
 
 
+def _no_casts(name: str) -> Any:
+    full = f"torch_npu._C._cd.{name}"
+    if lacking.reason(full):
+        return lacking.refused(full)
+    raise AttributeError(f"target=npu_offline: torch_npu._C._cd has no {name!r}.")
+
+
 class Absent(MetaPathFinder):
     """Importing a module of torch_npu._C that is not here says why, instead of that there is none of the name."""
 
@@ -115,6 +129,14 @@ def _name_saved_tensors(graphs: ModuleType) -> None:
         return build(save_path, 0, overwrite)
 
     graphs.__dict__["_build_save_npugraph_tensor_path"] = built
+
+
+def _generator(device: SimulatedDevice, npu: ModuleType) -> None:
+    """torch.npu.manual_seed, set_rng_state and their like ask the device's rules first."""
+    generator = DeviceGenerator(device)
+    for home in (npu, importlib.import_module("torch_npu.npu.random")):
+        if "get_default_generator" in home.__dict__:
+            home.__dict__["get_default_generator"] = lambda device_index: generator
 
 
 def _accelerator(device: SimulatedDevice) -> None:
