@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar, cast
 
+from npucompose.errors import did_you_mean
 from npucompose.recipe.dialects import Exported, ExportingDialect, Settings
 from npucompose.schema.experiment import Experiment
 from npucompose.table.modes import ACLGRAPH
@@ -65,6 +66,7 @@ class VllmAscend(ExportingDialect):
         else:
             _rewritten(settings, row, on, sizes)
         _fusions(settings)
+        _misspelt(settings, row)
         _rest_of_vllms(settings)
         settings.model_keys(IN_MODELS)
 
@@ -88,7 +90,7 @@ def _graphs(settings: Settings, row: Row, asked: bool) -> str:
     if settings.take("enforce_eager", default=False) not in (False, "false"):
         mode = vllm_keys.NONE
     if said is not None and mode in row.graphs:
-        settings.line(f"cudagraph_mode={mode}", f"{PROJECT} {row.read_at} takes {row.graphs[mode]} instead")
+        settings.line(f"cudagraph_mode={mode}", f"{PROJECT} {settings.version} takes {row.graphs[mode]} instead")
     return row.graphs.get(mode, mode)
 
 
@@ -99,7 +101,7 @@ def _of_xlite(settings: Settings, row: Row) -> str | None:
         return None
     runs = "prefill and decoding" if full else "decoding"
     settings.line(
-        f"{XLITE}.enabled=true",
+        f"{XLITE}.enabled=true, full_mode={shown(full)}",
         f"xlite, a runtime of openEuler, runs {runs} there with graphs of its own, and npucompose has no xlite: the "
         f"recipe says what {PROJECT} compiles beside it",
     )
@@ -133,7 +135,7 @@ def _whole(settings: Settings, row: Row, on: Any, sizes: Any) -> None:
     options = {option: _option(settings, row, option) for option in row.options}
     eager = settings.flat.get("enforce_eager", False) not in (False, "false")
     if on and eager:
-        settings.line("enforce_eager=true", f"{PROJECT} {row.read_at} refuses it together with {row.switch}")
+        settings.line("enforce_eager=true", f"{PROJECT} {settings.version} refuses it together with {row.switch}")
     if on and not eager:
         settings.take("enforce_eager")
         settings.compiles("torchair", options, mode=mode, dynamic=True, cached=cached, at=row.section)
@@ -143,7 +145,7 @@ def _whole(settings: Settings, row: Row, on: Any, sizes: Any) -> None:
     elif row.off == "eager":
         settings.take("enforce_eager")
         settings.eager = True
-        settings.line(f"{row.switch}=false", f"{PROJECT} {row.read_at} compiles and captures nothing then")
+        settings.line(f"{row.switch}=false", f"{PROJECT} {settings.version} compiles and captures nothing then")
     else:
         if not on:
             settings.line(f"{row.switch}=false", f"TorchAir compiles nothing then; {PROJECT} captures graphs by itself")
@@ -197,12 +199,23 @@ def _decoded(settings: Settings, sizes: Any) -> list[int]:
 
 
 def _fusions(settings: Settings) -> None:
-    for section in {row.section for row in rows()}:
-        for path in [path for path in settings.flat if f".{section}.fuse_" in f".{path}"]:
+    within = {settings.section, *(row.section for row in rows())}
+    for path in list(settings.flat):
+        section, _, name = path.rpartition(".")
+        if name.startswith("fuse_") and (section in within or section.rpartition(".")[2] in within):
             settings.line(
                 f"{path}={shown(settings.flat.pop(path))}",
                 f"a fusion pass of {PROJECT}'s own; passes=replace has ours",
             )
+
+
+def _misspelt(settings: Settings, row: Row) -> None:
+    """A line for each key that nearly is one of the row's."""
+    names = [key.rpartition(".")[2] for key in row.asks if key.startswith(f"{row.section}.")]
+    for path in [path for path in settings.flat if f".{row.section}." in f".{path}"]:
+        if hint := did_you_mean(path.rpartition(".")[2], names, 0.9).strip():
+            value = shown(settings.flat.pop(path))
+            settings.line(f"{path}={value}", f"{PROJECT} {settings.version} has no such key. {hint}")
 
 
 def _rest_of_vllms(settings: Settings) -> None:

@@ -82,8 +82,9 @@ def row_of(settings: Settings) -> Row:
         settings.notes.append(
             f"{PROJECT}: no version is said: {best.read_at} is assumed, the newest{known}; {FLAG} VERSION says another"
         )
+        settings.version = best.read_at
         return best
-    version = settings.version.removeprefix("v")
+    settings.version = version = settings.version.removeprefix("v")
     first = rows()[0].since
     if version != "main" and not order_of(version)[0]:
         raise ConfigError(f"{FLAG} {settings.version}: a version like 0.18.0 or 0.13.0rc1 is wanted, or main.")
@@ -110,4 +111,4 @@ def foreign(row: Row, settings: Settings) -> None:
         if value is not None:
             have = [other for other in rows() if key in other.asks]
             which = f"{have[0].since} to {have[-1].read_at}" if have[0].since != have[-1].read_at else have[0].since
-            settings.line(f"{key}={shown(value)}", f"{PROJECT} {row.read_at} has no such key; {which} has it")
+            settings.line(f"{key}={shown(value)}", f"{PROJECT} {settings.version} has no such key; {which} has it")

@@ -170,10 +170,10 @@ def read(data: Any, name: str, vllm_ascend: str | None = None, texts: Mapping[st
     settings = Settings(flat=flattened(data) if isinstance(data, Mapping) else {})
     dialects = sorted(DIALECTS.every().values(), key=lambda dialect: -dialect.priority)
     for dialect in dialects:
-        section = next((at for key in dialect.keys if (at := _section_of(key, settings.flat)) is not None), None)
-        if section is None:
+        sections = [at for key in dialect.keys if (at := _section_of(key, settings.flat)) is not None]
+        if not sections:
             continue
-        settings.section = section
+        settings.section = min(sections, key=len)  # a word may be a key of an older version and stand in its section
         if vllm_ascend is not None and dialect.package != VLLM_ASCEND:
             raise ConfigError(f"--{VLLM_ASCEND} {vllm_ascend}: {name} holds settings of {dialect.name}.")
         if vllm_ascend is not None:
