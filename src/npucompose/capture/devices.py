@@ -28,7 +28,7 @@ from npucompose.capture.watch import watching
 
 @contextmanager
 def simulated(machine: SimulatedMachine) -> Iterator[None]:
-    """In here streams, events, collectives, generators, seeds, threads and `torch.cond` are this machine's."""
+    """In here streams, events, collectives, generators, seeds, threads and `torch.cond` are those of `machine`."""
     api, seeds = Api(machine), Seeds(machine)
     npu = npu_module(api, seeds)
     with ExitStack() as stack:
@@ -37,7 +37,8 @@ def simulated(machine: SimulatedMachine) -> Iterator[None]:
         vendor = sys.modules.get("torch_npu")
         if vendor is not None:
             compiled = CompiledModule(api, vendor._C)
-            put(patch.dict(sys.modules, {"torch_npu.npu": npu, "torch_npu._C": compiled}))
+            own = dict.fromkeys(("torch_npu.npu", "torch_npu.npu.streams", "torch_npu.npu.graphs"), npu)
+            put(patch.dict(sys.modules, {**own, "torch_npu._C": compiled}))
             put(patch.object(vendor, "npu", npu))
             put(patch.object(vendor, "_C", compiled))
         _replace(put, torch.cuda, shared(api, seeds, "torch.cuda"))
@@ -48,6 +49,7 @@ def simulated(machine: SimulatedMachine) -> Iterator[None]:
         put(patch.object(torch.Tensor, "is_npu", property(lambda x: not machine.places.on_host(x)), create=True))
         put(patch.object(torch, "Generator", generator_class(machine)))
         put(patch.object(torch, "device", device_class(api)))
+        put(patch.object(torch, "autocast", autocast_class()))
         put(patch.object(torch, "manual_seed", seeds.seeding(torch.manual_seed)))
         put(patch.object(torch, "cond", _choosing(api)))
         put(patch.object(threading.Thread, "start", _starting(api, threading.Thread.start)))
@@ -82,6 +84,17 @@ def device_class(api: Api) -> type:
             return DEVICE
 
     return AnyDevice("device", (), {})
+
+
+def autocast_class() -> type:
+    """What stands as `torch.autocast`: it takes the device's name, and casts as this machine does."""
+
+    class autocast(torch.autocast):
+        def __init__(self, device_type: str, dtype: torch.dtype | None = None, **more: Any) -> None:
+            own = names_npu(device_type)
+            super().__init__("cpu" if own else device_type, torch.float16 if own and dtype is None else dtype, **more)
+
+    return autocast
 
 
 def _moved(tensor: torch.Tensor, device: Any = None, non_blocking: bool = False, **more: Any) -> torch.Tensor:
