@@ -17,7 +17,7 @@ import torch
 
 from npucompose.capture.collectives import collectives
 from npucompose.capture.compiled_module import CompiledModule
-from npucompose.capture.generators import Seeds, generator_class
+from npucompose.capture.generators import Seeds, refusing_generators
 from npucompose.capture.lines import model_line
 from npucompose.capture.machine import SimulatedMachine
 from npucompose.capture.npu_module import accelerator, npu_module, shared
@@ -47,7 +47,7 @@ def simulated(machine: SimulatedMachine) -> Iterator[None]:
             put(patch.object(torch, name, _on_host(machine, getattr(torch, name))))
         put(patch.object(torch.Tensor, "npu", _moved, create=True))
         put(patch.object(torch.Tensor, "is_npu", property(lambda x: not machine.places.on_host(x)), create=True))
-        put(patch.object(torch, "Generator", generator_class(machine)))
+        put(patch.object(torch, "Generator", refusing_generators(machine)))
         put(patch.object(torch, "device", device_class(api)))
         put(patch.object(torch, "autocast", autocast_class()))
         put(patch.object(torch, "manual_seed", seeds.seeding(torch.manual_seed)))

@@ -299,8 +299,8 @@ class CaptureRuntime:
     def group_begin(self, stream: int, source: str | None) -> None:
         capture = self.capture_of(stream)
         if capture is None:
-            self.refuse("not_capturing", f"graph_task_group_begin on stream {stream}", source)
-        elif stream in capture.groups:
+            self.refuse("not_capturing", "graph_task_group_begin on a stream that is not captured", source)
+        elif stream in capture.groups or stream in self._updating:
             self.refuse("task_group", "a second task group is opened on one stream", source)
         else:
             capture.groups[stream] = source
@@ -308,7 +308,7 @@ class CaptureRuntime:
     def group_end(self, stream: int, source: str | None) -> None:
         capture = self.capture_of(stream)
         if capture is None:
-            self.refuse("not_capturing", f"graph_task_group_end on stream {stream}", source)
+            self.refuse("not_capturing", "graph_task_group_end on a stream that is not captured", source)
         elif capture.groups.pop(stream, self) is self:
             self.refuse("task_group", "graph_task_group_end without a begin on this stream", source)
 
