@@ -46,6 +46,7 @@ def simulated(machine: SimulatedMachine) -> Iterator[None]:
         for name in ("from_numpy", "frombuffer"):
             put(patch.object(torch, name, _on_host(machine, getattr(torch, name))))
         put(patch.object(torch.Tensor, "npu", _moved, create=True))
+        put(patch.object(torch.Tensor, "record_stream", _recorded(api)))
         put(patch.object(torch.Tensor, "is_npu", property(lambda x: not machine.places.on_host(x)), create=True))
         put(patch.object(torch, "Generator", refusing_generators(machine)))
         put(patch.object(torch, "device", device_class(api)))
@@ -100,6 +101,15 @@ def autocast_class() -> type:
 def _moved(tensor: torch.Tensor, device: Any = None, non_blocking: bool = False, **more: Any) -> torch.Tensor:
     """`x.npu()`, as torch_npu adds it to a tensor."""
     return tensor.to("npu" if device is None else device, non_blocking=non_blocking, **more)
+
+
+def _recorded(api: Api) -> Callable[..., None]:
+    """`x.record_stream(s)`: the allocator's business, which a capture puts off (NPUCachingAllocator.cpp:1588)."""
+
+    def record_stream(tensor: torch.Tensor, stream: Any) -> None:
+        api.line()
+
+    return record_stream
 
 
 def _replace(put: Callable[[Any], Any], module: Any, functions: Mapping[str, Any]) -> None:
