@@ -203,7 +203,7 @@ class CaptureRuntime:
                 self.refuse("border_event", "a captured stream waits for an event from outside the capture", source)
         elif stream == DEFAULT:
             self.refuse("default_stream_waits", "the default stream waits for an event of the capture", source)
-        elif capture is not None and capture is not found.capture:
+        elif capture is not None and found.capture is not None and capture is not found.capture:
             capture.lost = found.capture.lost = True
             self.refuse("crossed_captures", "a stream waits for an event of another capture", source)
         else:

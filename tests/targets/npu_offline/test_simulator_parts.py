@@ -191,7 +191,6 @@ def test_streams_limits_and_options_are_the_devices(compiled_functions: dict[str
     assert c["device"].ledger.lines[-1] == "erase_stream [2] of stream 99"
 
 
-
 # Placement.
 
 

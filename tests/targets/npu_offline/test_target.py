@@ -103,7 +103,9 @@ def test_what_the_device_was_told_is_counted(monkeypatch: pytest.MonkeyPatch) ->
         SimpleNamespace(seconds=0.5, kernels=2, notes=told, order=order, outside=["mm ran"]),
         SimpleNamespace(seconds=0.25, kernels=1, notes=["mm"], order=Order(clocks={1: {}}), outside=[]),
     ]
-    monkeypatch.setattr(npu_offline, "_device", lambda: SimpleNamespace(ledger=ledger, graphs=graphs, not_written=["net.air"]))
+    monkeypatch.setattr(
+        npu_offline, "_device", lambda: SimpleNamespace(ledger=ledger, graphs=graphs, not_written=["net.air"])
+    )
     assert TARGET.counts(GE) == {"captures": 0, "replays": 5, "not_written": ("net.air",)}
     assert TARGET.counts(ACLGRAPH) == {
         "captures": 2, "replays": 3, "task_updates": 4, "event_records": 2, "event_waits": 2, "core_limits": 1,

@@ -63,5 +63,5 @@ class RefusingRuntime(CaptureRuntime):
     def _mode(self) -> CaptureMode:
         """The mode that decides about this thread."""
         mine = threading.get_ident()
-        own = [one.mode for one in self.captures if one.thread == mine]
-        return (own or [one.mode for one in self.captures] or [self.mode])[0]
+        own = [one for one in self.captures if one.thread == mine] or self.captures
+        return own[0].mode if own else self.mode

@@ -141,13 +141,6 @@ class SimulatedDevice:
         return int(self.options.get(TASK_QUEUE, os.environ.get(TASK_QUEUE, 1)))
 
     @property
-    def _stack(self) -> list[int]:
-        """The current streams of this thread, the innermost last."""
-        if not hasattr(self._current, "streams"):
-            self._current.streams = [0]
-        return self._current.streams
-
-    @property
     def current(self) -> int:
         """The number of the current stream."""
         return self.streams.current
@@ -302,16 +295,6 @@ class SimulatedDevice:
         if notes and notes[-1].startswith(f"limit {begin} "):
             notes.pop()
         notes.append(f"limit {line}")
-
-    def captures(self, stream: int) -> bool:
-        """Whether the open capture holds the stream."""
-        return self.capturing is not None and self.capturing.order.holds(stream)
-
-    def recording_on(self, stream: int, else_refused: str) -> SimulatedGraph:
-        """The capture that holds the stream, or the refusal of that rule."""
-        if self.capturing is None or not self.captures(stream):
-            raise refusal(else_refused, stream=stream)
-        return self.capturing
 
     def note_capture(self, line: str) -> None:
         """What is neither a kernel nor an event, in the order of a capture."""
