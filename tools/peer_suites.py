@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import re
 import subprocess
 import sys
@@ -90,6 +91,7 @@ def take_out(suite: Suite, repository: Path, into: Path) -> Path:
 def run(suites: Mapping[str, Suite], repositories: Mapping[str, Path], out: Path) -> None:
     """Leaves `out/SUITE.json` for each: {file: {test: (kind, text)}}. This process becomes a device."""
     folders = {name: take_out(one, repositories[one.repository], out / name / "files") for name, one in suites.items()}
+    os.chdir(out)  # torch writes what a test lets it dump where the process began
     from tools import alias_device
 
     for step, error in alias_device.start().items():
