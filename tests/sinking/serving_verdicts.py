@@ -45,12 +45,11 @@ def told(target: str, name: str) -> dict[str, Any]:
         sinking = explained(session_of(target, name, "max-autotune")).sinking
     except Exception as error:  # noqa: BLE001  the test says that there is none
         return {"error": f"{type(error).__name__}: {error}".partition("\n")[0]}
-    blame = next((one for one in sinking.blame), None)
     return {
         "path": sinking.path,
         "verdicts": [sinking.fx_graph, sinking.ge_graph, sinking.ge_build],
         "certainty": list(sinking.certainty.values()),
-        "blame": None if blame is None else [blame.operator, blame.source, blame.reason.partition("\n")[0]],
+        "blame": [[one.operator, one.source, one.reason.partition("\n")[0]] for one in sinking.blame],
     }
 
 
