@@ -19,6 +19,7 @@ import torch
 
 from npucompose.ops.definitions import unsupported
 
+
 def _rms_norm(x: torch.Tensor, gamma: torch.Tensor, epsilon: float = 1e-6) -> tuple[torch.Tensor, torch.Tensor]:
     wide = _wide(x)
     dims = list(range(x.dim() - gamma.dim(), x.dim()))
@@ -60,7 +61,7 @@ def _check_rotary(rotary_mode: str, rotate: torch.Tensor | None) -> None:
 
 
 def _transpose_batchmatmul(
-    input: torch.Tensor,  # noqa: A002  the operator's name of it
+    input: torch.Tensor,
     weight: torch.Tensor,
     *,
     bias: torch.Tensor | None = None,
