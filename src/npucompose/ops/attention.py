@@ -82,7 +82,7 @@ def _fia(
     rows, columns = q.shape[2], k.shape[2]
     if input_layout == "BNSD_BSND" and rows == 1:
         raise unsupported(FIA, "input_layout", "is BNSD_BSND for one query", "It needs Q_S > 1; use BNSD.")
-    if rows == 1:
+    if rows == 1 and "T" not in input_layout:
         sparse_mode = 0  # "sparse_mode has no meaning when Q_S is 1", as pre_tokens and next_tokens have not
     elif sparse_mode == 0 and atten_mask is not None and (pre_tokens < rows or next_tokens < columns):
         short = pre_tokens < rows
