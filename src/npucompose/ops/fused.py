@@ -61,7 +61,7 @@ def _check_rotary(rotary_mode: str, rotate: torch.Tensor | None) -> None:
 
 
 def _transpose_batchmatmul(
-    input: torch.Tensor,  # noqa: A002  the operator's name of it
+    input: torch.Tensor,
     weight: torch.Tensor,
     *,
     bias: torch.Tensor | None = None,
