@@ -7,7 +7,7 @@ Half types compute in float32 and round once; a device may round in between.
     npu_add_rms_norm(x1, x2, …)     (the norm of x1 + x2, rstd, x1 + x2)
     npu_swiglu(x, dim)              silu(first half) · second half
     npu_rotary_mul(x, r1, r2)       x · r1 + rotated(x) · r2, rotated swapping halves (or neighbours: interleave)
-    npu_transpose_batchmatmul(x, w) the product of each batch, x, w and the result permuted as perm_x1, perm_x2, perm_y say
+    npu_transpose_batchmatmul(x, w) the product of each batch; x, w and the result permuted (perm_x1, perm_x2, perm_y)
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from typing import Any
 import torch
 
 from npucompose.ops.definitions import unsupported
+
 
 def _rms_norm(x: torch.Tensor, gamma: torch.Tensor, epsilon: float = 1e-6) -> tuple[torch.Tensor, torch.Tensor]:
     wide = _wide(x)
@@ -60,7 +61,7 @@ def _check_rotary(rotary_mode: str, rotate: torch.Tensor | None) -> None:
 
 
 def _transpose_batchmatmul(
-    input: torch.Tensor,  # noqa: A002  the operator's name of it
+    input: torch.Tensor,
     weight: torch.Tensor,
     *,
     bias: torch.Tensor | None = None,
