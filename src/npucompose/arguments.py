@@ -212,6 +212,14 @@ RECIPE = {
         arguments=(
             argument("file", help="a script, a configuration (.yaml, .json), a command line (.sh, .txt), or its text"),
             argument("--torch-npu", metavar="VERSION", help="version whose option names it uses (default: 2.13.0)"),
+            argument(
+                "--vllm-ascend",
+                metavar="VERSION",
+                help="version whose keys it uses (default: what it or requirements.txt beside it says, or the newest)",
+            ),
+            argument(
+                "--compilation", type=int, metavar="N", help="which one of a script that compiles several (default: 1)"
+            ),
             OUT,
         ),
     ),

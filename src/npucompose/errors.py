@@ -118,9 +118,9 @@ def first_raised(error: BaseException) -> BaseException:
     return error
 
 
-def did_you_mean(name: str, choices: Iterable[str]) -> str:
+def did_you_mean(name: str, choices: Iterable[str], alike: float = 0.6) -> str:
     """`Did you mean 'bench'? ` or an empty string; 'benhc' among bench, check gives the former."""
-    close = difflib.get_close_matches(name, list(choices), n=1, cutoff=0.6)
+    close = difflib.get_close_matches(name, list(choices), n=1, cutoff=alike)
     return f"Did you mean '{close[0]}'? " if close else ""
 
 

@@ -103,6 +103,13 @@ WRITTEN: Mapping[str, Mapping[str, Any]] = {
         "x": "half[8, 16]", "expert_ids": "int[8, 2]", "group_ep": "group", "ep_world_size": 2, "ep_rank_id": 0,
         "moe_expert_num": 2,
     },
+    "npu_moe_finalize_routing": {
+        **dict.fromkeys(("skip1", "skip2", "bias", "scales", "export_for_source_row")),
+        "expanded_permuted_rows": "half[16, 16]", "expanded_src_to_dst_row": "int[16]",
+    },
+    "npu_moe_init_routing_v2": {
+        "x": "half[8, 16]", "expert_idx": "int[8, 2]", "expert_num": 4, "active_expert_range": [0, 4],
+    },
     "npu_moe_token_permute_grad": {
         "tokens": "half[8, 16]", "grad_permuted_tokens": "half[16, 16]", "indices": "long[8, 2]",
         "sorted_indices": "int[16]",
@@ -200,9 +207,7 @@ def tried(name: str) -> Iterator[dict[str, Any]]:
             "List[int]": [number] * 2, "List[SymInt]": [number] * 2,
         }  # fmt: skip
         needed = [a for a in npu.overload(name)._schema.arguments if not a.has_default_value()]
-        yield {
-            a.name: None if isinstance(a.type, torch.OptionalType) else kinds[str(a.type)] for a in needed
-        }
+        yield {a.name: None if isinstance(a.type, torch.OptionalType) else kinds[str(a.type)] for a in needed}
 
 
 def taken(name: str, given: Mapping[str, Any]) -> bool:

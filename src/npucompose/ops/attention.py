@@ -71,7 +71,9 @@ def _fia(
     heads = _Heads(num_heads, num_key_value_heads or num_heads)
     _refuse_names(FIA, others, input_layout, sparse_mode, inner_precise)
     _refuse_shapes(FIA, query, key, value, input_layout, heads, block_table)
-    into = _Into(FIA, input_layout, heads, actual_seq_lengths, actual_seq_lengths_kv, _pages(FIA, block_table, block_size))
+    into = _Into(
+        FIA, input_layout, heads, actual_seq_lengths, actual_seq_lengths_kv, _pages(FIA, block_table, block_size)
+    )
     q, k, v = into.bnsd(query, key, value)
     if (query_rope is None) != (key_rope is None):
         raise unsupported(FIA, "query_rope", "is given without key_rope, or that without it", "Give both, or none.")
@@ -80,7 +82,7 @@ def _fia(
     rows, columns = q.shape[2], k.shape[2]
     if input_layout == "BNSD_BSND" and rows == 1:
         raise unsupported(FIA, "input_layout", "is BNSD_BSND for one query", "It needs Q_S > 1; use BNSD.")
-    if rows == 1:
+    if rows == 1 and "T" not in input_layout:
         sparse_mode = 0  # "sparse_mode has no meaning when Q_S is 1", as pre_tokens and next_tokens have not
     elif sparse_mode == 0 and atten_mask is not None and (pre_tokens < rows or next_tokens < columns):
         short = pre_tokens < rows

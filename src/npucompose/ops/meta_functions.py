@@ -63,7 +63,10 @@ def _stand_ins(root: Path, soc: int) -> Iterator[None]:
         # A device puts the time, the process and the rank behind each message.
         "torch_npu.utils._error_code": {"ErrCode": _Codes(), "ops_error": lambda code: ""},
         "torch_npu.npu": {},
-        "torch_npu.npu.utils": {"get_cann_version": lambda module="CANN": CANN, "_is_gte_cann_version": cann_is_at_least},
+        "torch_npu.npu.utils": {
+            "get_cann_version": lambda module="CANN": CANN,
+            "_is_gte_cann_version": cann_is_at_least,
+        },
         "torch_npu.npu._backends": {"get_soc_version": lambda: soc},
     }
     made: dict[str, ModuleType] = {}

@@ -46,9 +46,14 @@ def import_(arguments: argparse.Namespace) -> int:
 
     said = _is_command_line(arguments.file)
     if said:
-        imported = import_command_line(arguments.file)
+        imported = import_command_line(arguments.file, vllm_ascend_version=arguments.vllm_ascend)
     else:
-        imported = import_file(arguments.file, torch_npu_version=arguments.torch_npu)
+        imported = import_file(
+            arguments.file,
+            torch_npu_version=arguments.torch_npu,
+            vllm_ascend_version=arguments.vllm_ascend,
+            compilation=arguments.compilation,
+        )
     for note in imported.notes:
         print(f"note: {note}", file=sys.stderr)
     for line in imported.unread:

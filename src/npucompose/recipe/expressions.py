@@ -14,7 +14,7 @@ from typing import Any
 
 from attrs import define, field
 
-from npucompose.recipe.calls import Args, Keywords, called
+from npucompose.recipe.calls import Args, Keywords, called, is_object
 from npucompose.recipe.values import (
     CONDITION,
     LOOP,
@@ -106,7 +106,8 @@ class Expressions(Analysis, ABC):
             return self._conditional(e, scope)
         if isinstance(e, ast.Compare):
             sides = [self.value(side, scope) for side in (e.left, *e.comparators)]
-            return _compared(e, sides) if all(isinstance(side, Const) for side in sides) else why_unknown(sides)
+            known = all(isinstance(side, Const) for side in sides)
+            return _compared(e, sides) if known else _is_none(e, sides[0]) or why_unknown(sides)
         if isinstance(e, ast.BoolOp):
             return self._first_that_decides(e, scope)
         if isinstance(e, ast.UnaryOp):
@@ -237,6 +238,12 @@ def _literal(value: Value) -> ast.expr:
 def why_unknown(parts: Sequence[Value]) -> Unknown:
     """Of several parts the first that says why it is not known: the variable of the environment, the argument."""
     return next((part for part in parts if isinstance(part, Unknown)), Unknown(why=NOT_CONSTANT))
+
+
+def _is_none(e: ast.Compare, value: Value) -> Value | None:
+    """`value is None` of what is certainly an object, and `is not`; None for any other comparison."""
+    of_none = ast.unparse(e.comparators[0]) == "None" and is_object(value)
+    return {ast.Is: Const(value=False), ast.IsNot: Const(value=True)}.get(type(e.ops[0])) if of_none else None
 
 
 def _compared(e: ast.Compare, sides: Sequence[Value]) -> Value:

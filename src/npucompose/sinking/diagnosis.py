@@ -187,7 +187,7 @@ def _numbers(case: Case) -> _Finding:
 
 def _fixed_size(op: Op, origins: Sequence[str]) -> str:
     if op.schema == "aten::nonzero":
-        return "torch.nonzero_static(x, size=N)  # or torch.where(condition, a, b), whose size is that of its inputs"
+        return "torch.where(condition, a, b)  # the size of its result is that of its inputs"
     if op.unbacked:
         return f"replace {op.overload} by an operator whose result has a fixed size (torch.where, a mask, a top-k)"
     return f"give {op.overload} a size that is not an argument: a constant of the module instead of {origins[0]}"
@@ -387,7 +387,9 @@ def not_known(question: SinkingQuestion, known: SinkingFacts | None, unknown: Un
         node=unknown.operator.rpartition(".")[2], operator=unknown.operator, reason=unknown.why, source=unknown.source
     )
     nothing = _Finding(status="skipped", evidence=("there is no graph to look at",))
-    found_steps = {step: _step(step, nothing) for step in TITLES} | {one.id: one for one in (known.steps if known else ())}
+    found_steps = {step: _step(step, nothing) for step in TITLES} | {
+        one.id: one for one in (known.steps if known else ())
+    }
     found_steps["S3"] = _step("S3", _Finding(status="unknown", evidence=(evidence, unknown.why), fix=unknown.fix))
     return SinkingFacts.from_verdicts(
         **verdicts,

@@ -22,7 +22,7 @@ from torch.fx.graph_module import _format_import_block
 from torch.package.importer import ObjMismatchError, ObjNotFoundError, sys_importer
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from npucompose.ops import attention
+from npucompose.ops import attention, npu
 
 SUFFIX = ".fx"
 """`compiled_module.fx` lies beside `compiled_module`."""
@@ -34,10 +34,13 @@ SAME = {f"air::{name}": name for name in (attention.FIA, attention.FIA_V2)}
 class GraphOnly(TorchDispatchMode):
     """Values of the operators that TorchAir has for GE's graph alone, whose own kernels raise."""
 
+    supports_higher_order_operators = True
+
     def __torch_dispatch__(
         self, func: torch._ops.OpOverload, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        given, name = kwargs or {}, func._schema.name
+        given = kwargs or {}
+        name = func._schema.name if isinstance(func, torch._ops.OpOverload) else ""
         if name == WAIT:
             return args[0].clone()  # GE's Identity
         if name not in SAME:
@@ -45,7 +48,7 @@ class GraphOnly(TorchDispatchMode):
         numbers = {
             slot: value.tolist() for slot, value in given.items() if "seq" in slot and isinstance(value, torch.Tensor)
         }
-        return attention.KERNELS[SAME[name]](*args, **{**given, **numbers})
+        return npu.value(SAME[name])(*args, **{**given, **numbers})
 
 
 @frozen(kw_only=True)

@@ -80,10 +80,11 @@ def _torch_npu(device: SimulatedDevice, root: Path) -> ModuleType:
         __getattr__=_exported,
         get_npu_format=lambda self: ND,
         get_storage_size=lambda self: self.numel(),
-        **(numbers := dtype_numbers(root)),
     )
+    numbers = dtype_numbers(root)
+    package.__dict__.update(numbers)
     module("torch_npu._C", compiled.make(device), __path__=[])
-    module("torch_npu._C._cd", DType=type("DType", (), {**numbers}), __getattr__=_no_casts)
+    module("torch_npu._C._cd", DType=type("DType", (), dict(numbers)), __getattr__=_no_casts)
     module("torch_npu.distributed", _is_support_hccl_comm_name=lambda: True, __getattr__=_no_distributed)
     sys.meta_path.insert(0, Absent())
     return package

@@ -27,7 +27,7 @@ from typing import Any
 
 import torch
 
-from npucompose.ops import npu
+from npucompose.ops import functionalised, npu
 from npucompose.ops.catalogue import meta_files, of_wheel
 from npucompose.ops.definitions import unsupported
 from npucompose.targets.npu_offline.simulator.attention_forms import capture_forms
@@ -48,6 +48,7 @@ def define(device: SimulatedDevice, root: Path, version: str) -> None:
         library.define(known.schemas[name])
     _load_meta_functions(root)
     _implement(library, {name: known.schemas[name] for name in own})
+    functionalised.register(library, own, npu.overload)
     register_composites(aten)
     aten.impl("record_stream", lambda tensor, stream: device.use(tensor, stream.stream_id), "CPU")
 
