@@ -82,8 +82,8 @@ def outcomes(file: Path, folder: Path, limit: float = LIMIT) -> Iterator[tuple[s
         log = folder / f"{name}.log"
         found = forked(lambda test=test: _run(test), log, limit)
         outcome = Outcome(**found) if isinstance(found, dict) else Outcome(found, log.read_text(errors="replace"))
-        with log.open("a") as file:
-            file.write(f"\n{outcome.kind}\n{outcome.text}")
+        with log.open("a", encoding="utf-8") as output:
+            output.write(f"\n{outcome.kind}\n{outcome.text}")
         yield name, outcome
 
 

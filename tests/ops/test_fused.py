@@ -105,14 +105,14 @@ def test_a_norm_is_over_as_many_dimensions_as_its_weight_has() -> None:
     near(y, x * wanted * gamma, 1e-12)
 
 
-@pytest.mark.parametrize(("dtype", "rtol"), DTYPES)
-def test_a_product_of_batches_is_permuted_before_and_behind(dtype: torch.dtype, rtol: float) -> None:
+@pytest.mark.parametrize("dtype", [dtype for dtype, _ in DTYPES])
+def test_a_product_of_batches_is_permuted_before_and_behind(dtype: torch.dtype) -> None:
     x, w = some(5, 3, 16, dtype=dtype), some(3, 16, 7, dtype=dtype)
-    wanted = (x.double().transpose(0, 1) @ w.double()).transpose(0, 1)
+    wanted = (x.transpose(0, 1) @ w).transpose(0, 1)
     product = npu.npu_transpose_batchmatmul
-    near(product(x, w, perm_x1=[1, 0, 2]), wanted, rtol)
-    near(product(x, w.mT.contiguous(), perm_x1=[1, 0, 2], perm_x2=[0, 2, 1]), wanted, rtol)
-    near(product(x.transpose(0, 1), w), wanted, rtol)
+    assert torch.equal(product(x, w, perm_x1=[1, 0, 2]), wanted)
+    assert torch.equal(product(x, w.mT, perm_x1=[1, 0, 2], perm_x2=[0, 2, 1]), wanted)
+    assert torch.equal(product(x.transpose(0, 1), w), wanted)
     assert product(x, w, perm_x1=[1, 0, 2]).is_contiguous()
     for more in ({"bias": w}, {"scale": w}, {"batch_split_factor": 3}):
         with pytest.raises(UnsupportedArgument, match=next(iter(more))):

@@ -1,13 +1,14 @@
 """Fused operators of `torch.ops.npu` as reference kernels of plain torch calls: what the pass `replace` puts in.
 
 Meaning: Ascend/op-plugin's pages of the same names.
-Half types compute in float32 and round once; a device may round in between.
+Half types compute in float32 and round once, but for a product, which is torch.bmm itself; a device may round in
+between.
 
     npu_rms_norm(x, gamma)          (x · rstd · gamma, rstd), rstd = 1 / sqrt(mean(x²) + epsilon) in float32
     npu_add_rms_norm(x1, x2, …)     (the norm of x1 + x2, rstd, x1 + x2)
     npu_swiglu(x, dim)              silu(first half) · second half
     npu_rotary_mul(x, r1, r2)       x · r1 + rotated(x) · r2, rotated swapping halves (or neighbours: interleave)
-    npu_transpose_batchmatmul(x, w) the product of each batch, x, w and the result permuted as perm_x1, perm_x2, perm_y say
+    npu_transpose_batchmatmul(x, w) the product of each batch; x, w and the result permuted (perm_x1, perm_x2, perm_y)
 """
 
 from __future__ import annotations
@@ -78,8 +79,7 @@ def _transpose_batchmatmul(
         given = f"is {batch_split_factor}"
         raise unsupported("npu_transpose_batchmatmul", "batch_split_factor", given, "Supported: 1.")
     first, second = input.permute(*(perm_x1 or (0, 1, 2))), weight.permute(*(perm_x2 or (0, 1, 2)))
-    product = torch.bmm(_wide(first), _wide(second)).to(input.dtype)
-    return product.permute(*(perm_y or (1, 0, 2))).contiguous()
+    return torch.bmm(first, second).permute(*(perm_y or (1, 0, 2))).contiguous()
 
 
 def _wide(x: torch.Tensor) -> torch.Tensor:
