@@ -56,6 +56,12 @@ def test_what_converts_is_static() -> None:
     assert of("aten.relu.default").ge_build == "static"
 
 
+def test_a_result_without_elements_is_a_constant_whoever_makes_it() -> None:
+    """TorchAir's fx2ge_converter.py, is_zero_element_tensor."""
+    facts = diagnose(QUESTION, [graph(op("mm"), evolve(op("nonzero"), empty=True))], (), TABLE)
+    assert (facts.ge_graph, facts.ge_build) == ("static", "static")
+
+
 def test_a_higher_order_operator_fails() -> None:
     cond = Op(name="cond", overload="cond", schema="cond", higher_order=True)
     facts = diagnose(QUESTION, [graph(cond)], (), TABLE)

@@ -85,7 +85,7 @@ def calls(graph: FxFacts) -> list[Op]:
 
 def _refused(op: Op, wheel: WheelOperators, question: SinkingQuestion, table: OperatorTable) -> str | None:
     """What TorchAir does not do, in one clause; None where it converts the operator, or where that is unknown."""
-    if op.schema in table.operators:
+    if op.schema in table.operators or op.empty:
         return None
     if op.higher_order:
         known = f"higher_order::{op.overload}" in wheel.lists.converters or op.overload in TAKEN_APART
@@ -99,7 +99,7 @@ def _refused(op: Op, wheel: WheelOperators, question: SinkingQuestion, table: Op
 
 
 def _unknown(op: Op, wheel: WheelOperators, question: SinkingQuestion, table: OperatorTable) -> str | None:
-    if op.schema in table.operators or op.higher_order:
+    if op.schema in table.operators or op.higher_order or op.empty:
         return None
     row = _row(op, wheel)
     if row.converter == "unknown":

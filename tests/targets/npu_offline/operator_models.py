@@ -2,7 +2,7 @@
 derived of it; as JSON, `{operator: {verdict, operator, what, operators, capture} or {error}}`.
 
 `python operator_models.py WAY CALLS OUT`: WAY is `genuine` (the wheel's own converter, npu_offline) or `derived`; CALLS
-holds tools.operator_calls' calls.
+is what `python operator_models.py calls CALLS` makes of the names on its input.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from npucompose.compose.session import Session
 from npucompose.compose.tree import compose
 from npucompose.experiment.explain import explained
 from npucompose.models.base import Built
-from tools.operator_calls import OperatorCall, overload
+from tools.operator_calls import OperatorCall, isolated, overload, safe
 
 TARGETS = {"genuine": "npu_offline", "derived": "cpu"}
 
@@ -110,4 +110,7 @@ def main(way: str, calls: str, out: str) -> None:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    if sys.argv[1] == "calls":
+        torch.save(isolated(list(safe(json.loads(sys.stdin.read())))), sys.argv[2])
+    else:
+        main(*sys.argv[1:])
