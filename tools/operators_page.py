@@ -1,4 +1,4 @@
-"""Write docs/npu_operators.md, what two versions of torch_npu have for each operator: `python -m tools.operators_page`."""
+"""Write docs/npu_operators.md, what torch_npu has for each operator: `python -m tools.operators_page`."""
 
 from __future__ import annotations
 

@@ -147,7 +147,10 @@ EXPLAIN = (
 )
 LIST = (
     argument(
-        "kind", choices=_kinds, metavar="KIND", help="a group (`mode` or `modes`), keys, options (TorchAir's), operators, socs, …"
+        "kind",
+        choices=_kinds,
+        metavar="KIND",
+        help="a group (`mode` or `modes`), keys, options (TorchAir's), operators, socs, …",
     ),
     ADDED,
     argument("--under", default="", metavar="PATH", help="options below this path, operators whose name begins so"),

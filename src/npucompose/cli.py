@@ -120,10 +120,12 @@ def list_choices(arguments: argparse.Namespace) -> int:
     from npucompose.report.listing import WITHOUT_FILES, show, yaml_of
 
     narrowed = arguments.under or arguments.torch_npu
-    if (arguments.yaml and arguments.kind != "options") or (narrowed and arguments.kind not in ("options", "operators")):
+    if (arguments.yaml and arguments.kind != "options") or (
+        narrowed and arguments.kind not in ("options", "operators")
+    ):
         raise ConfigError(
-            f"--yaml, --under and --torch-npu are for `npucompose list options`, not for '{arguments.kind}'; --under and "
-            "--torch-npu also for `npucompose list operators`."
+            f"--yaml, --under and --torch-npu are for `npucompose list options`, not for '{arguments.kind}'; "
+            "--under and --torch-npu also for `npucompose list operators`."
         )
     version = arguments.torch_npu
     if arguments.kind == "operators":

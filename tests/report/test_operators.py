@@ -41,5 +41,7 @@ def test_the_counts_are_those_of_the_rows() -> None:
     table = operators("2.13.0")
     found = counts(table)
     assert sum(part["operators"]["all"] for part in found.values()) == len(table.names)
-    assert all(sum(part[name].values()) == part["operators"]["all"] for part in found.values() for name in ("kernel", "meta"))
+    assert all(
+        sum(part[name].values()) == part["operators"]["all"] for part in found.values() for name in ("kernel", "meta")
+    )
     assert about("2.12.1").startswith("torch_npu 2.12.1 (assumed: the tables of 2.12.0.post3), torch 2.13.0")

@@ -78,13 +78,14 @@ def counts(table: WheelOperators) -> Mapping[str, Mapping[str, Mapping[str, int]
 
 PAGE = """# What torch_npu has for each operator
 
-Written by `python -m tools.operators_page` from the tables that `npucompose list operators` shows, for torch_npu {versions}.
-They are read from the wheels' own Python and YAML; nothing of a wheel is run ([how verdicts use them](sinking.md)).
+Written by `python -m tools.operators_page` from the tables that `npucompose list operators` shows, for torch_npu
+{versions}. They are read from the wheels' own Python and YAML; nothing of a wheel is run
+([how verdicts use them](sinking.md)).
 
 - **GE converter**: `genuine`; `raises`: there is one, and all that it does is to raise a sentence; `–`: none. Of an
   operator of another namespace than `aten` TorchAir makes a converter where CANN has an operator of that name.
-- **NPU kernel**: `native`: in `csrc/aten/*.yaml`; `composite`: torch makes it of native ones; `CPU`: it is computed on the
-  CPU, with copies that the host waits for, so that no capture holds it; `–`: neither device has one.
+- **NPU kernel**: `native`: in `csrc/aten/*.yaml`; `composite`: torch makes it of native ones; `CPU`: it is computed on
+  the CPU, with copies that the host waits for, so that no capture holds it; `–`: neither device has one.
 - **meta function**: `wheel`, `torch` or none: what gives the shape of a result without a run.
 
 {counts}

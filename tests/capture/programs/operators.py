@@ -228,7 +228,12 @@ def an_assertion_on_the_device(x: Tensor) -> Any:
     return x + 1
 
 
-@fault("cpu_kernel", 107027, "torch_npu 2.6.0.post5 csrc/aten/npu_native_functions*.yaml: no gelu.out", torch_npu="2.6.0.post5")
+@fault(
+    "cpu_kernel",
+    107027,
+    "torch_npu 2.6.0.post5 csrc/aten/npu_native_functions*.yaml: no gelu.out",
+    torch_npu="2.6.0.post5",
+)
 def gelu_in_place_where_it_has_no_kernel(x: Tensor) -> Any:
     return torch.ops.aten.gelu_.default(x * 2)  # here
 
@@ -246,7 +251,9 @@ def the_four_largest(x: Tensor) -> Any:
 @fault("aclop", None, f"{YAML}: slow_conv3d_forward, impl_ns: acl_op")
 def a_convolution_by_aclop(x: Tensor) -> Any:
     weight = torch.ones(1, 1, 1, 1, 1, device=x.device)
-    return torch.ops.aten.slow_conv3d_forward(x.view(1, 1, 1, 4, 4), weight, [1, 1, 1], None, [1, 1, 1], [0, 0, 0])  # here
+    return torch.ops.aten.slow_conv3d_forward(
+        x.view(1, 1, 1, 4, 4), weight, [1, 1, 1], None, [1, 1, 1], [0, 0, 0]
+    )  # here
 
 
 @legal("aclop", "OP ops/aclops/ZerosKernelNpu.cpp: memory, and zero_, though impl_ns is acl_op")

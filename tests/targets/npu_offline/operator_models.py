@@ -1,7 +1,8 @@
 """Run in a process of its own: a model of one operator, for each that is named: what TorchAir makes of it, and what is
-derived of it; as JSON, `{operator: {genuine, derived, capture, reason}}`.
+derived of it; as JSON, `{operator: {verdict, operator, what, operators, capture} or {error}}`.
 
-`python operator_models.py WAY [NAME …]`: WAY is `genuine` (the wheel's own converter, npu_offline) or `derived`.
+`python operator_models.py WAY CALLS OUT`: WAY is `genuine` (the wheel's own converter, npu_offline) or `derived`; CALLS
+is what `python operator_models.py calls CALLS` makes of the names on its input.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import json
 import os
 import sys
 import warnings
+from pathlib import Path
 from typing import Any
 
 os.environ["NPUCOMPOSE_SIMULATED_NPU"] = "1"
@@ -19,15 +21,15 @@ import torch
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from npucompose.capture import CaptureRuntime
-from npucompose.capture.machine import SimulatedMachine
 from npucompose.capture.devices import simulated
+from npucompose.capture.machine import SimulatedMachine
 from npucompose.capture.watch import called
 from npucompose.compose.check import check
 from npucompose.compose.session import Session
 from npucompose.compose.tree import compose
 from npucompose.experiment.explain import explained
 from npucompose.models.base import Built
-from tools.operator_calls import OperatorCall, calls, overload, safe
+from tools.operator_calls import OperatorCall, isolated, overload, safe
 
 TARGETS = {"genuine": "npu_offline", "derived": "cpu"}
 
@@ -46,7 +48,9 @@ class OneOperator(torch.nn.Module):
 
     def forward(self, given: list[torch.Tensor]) -> Any:
         left = iter([one + 0 if one.dtype.is_floating_point else one.clone() for one in given])
-        args, keywords = tree_unflatten([next(left) if isinstance(x, torch.Tensor) else x for x in self.leaves], self.tree)
+        args, keywords = tree_unflatten(
+            [next(left) if isinstance(x, torch.Tensor) else x for x in self.leaves], self.tree
+        )
         return self.operator(*args, **keywords)
 
 
@@ -82,20 +86,31 @@ def captured_alone(name: str, call: OperatorCall) -> list[str]:
     return [f"{one.rule}: {one.what}" for one in machine.runtime.refusals]
 
 
-def main(way: str, *names: str) -> None:
+def told_of(way: str, name: str, call: OperatorCall) -> dict[str, Any]:
+    try:
+        told = explained_alone(way, name, call)
+        if way == "derived":
+            told["capture"] = captured_alone(name, call)
+    except Exception as error:  # noqa: BLE001  an operator may refuse in any way
+        text = str(error).strip().splitlines()
+        told = {"error": f"{type(error).__name__}: {text[0] if text else ''}"[:200]}
+    return told
+
+
+def main(way: str, calls: str, out: str) -> None:
+    """Go on where an earlier process ended: what it was at is in `out` already."""
     warnings.simplefilter("ignore")
-    told: dict[str, dict[str, Any]] = {}
-    for name, call in calls(list(safe(names))).items():
-        try:
-            told[name] = explained_alone(way, name, call)
-            if way == "derived":
-                told[name]["capture"] = captured_alone(name, call)
-        except Exception as error:  # noqa: BLE001  an operator may refuse in any way
-            text = str(error).strip().splitlines()
-            told[name] = {"error": f"{type(error).__name__}: {text[0] if text else ''}"[:200]}
-        with open(os.environ["TOLD"], "w", encoding="utf-8") as file:  # operators print too
-            json.dump(told, file)
+    file = Path(out)
+    told: dict[str, Any] = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+    for name, call in torch.load(calls, weights_only=False).items():
+        if name not in told:
+            file.write_text(json.dumps({**told, name: {"error": "it ended the process"}}), encoding="utf-8")
+            told[name] = told_of(way, name, call)
+            file.write_text(json.dumps(told), encoding="utf-8")
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    if sys.argv[1] == "calls":
+        torch.save(isolated(list(safe(json.loads(sys.stdin.read())))), sys.argv[2])
+    else:
+        main(*sys.argv[1:])
