@@ -284,12 +284,11 @@ def process_kwargs_options(reader: Analysis, package: Any, e: ast.Call, args: Ar
     """_process_kwargs_options(config, {"options": {…}}): the options of torch.compile, set on a configuration."""
     made = args[0] if args else keywords.get("config")
     given = args[1] if len(args) > 1 else keywords.get("kwargs")
-    if not isinstance(made, Config):
-        reader.unread(e, "it is not known which configuration this is")
-    elif not isinstance(given, Items):
-        reader.unread(e, "its options are not a dict of this script")
+    if isinstance(made, Config):
+        options = given.items.get("options", given.items.get("**")) if isinstance(given, Items) else given
+        _options(reader, made, e, options)
     else:
-        _options(reader, made, e, given.items.get("options", given.items.get("**")))
+        reader.unread(e, "it is not known which configuration this is")
     return Const(value=None)
 
 
