@@ -82,7 +82,7 @@ CASES = (
     ),
     Case(HEADER, "unknown section", with_recipe("pipeline: {}"), "unknown section pipeline in the recipe"),
     Case(IMPORTED, "is a script", file("a.py", CONFIG, vllm_ascend_version="0.18.0"), "it says its options itself"),
-    Case(IMPORTED, "holds settings", file("a.yaml", "exe_mode: eager\n", compilation=2), "which say one compilation"),
+    Case(IMPORTED, "it is for scripts", file("a.yaml", "exe_mode: eager\n", compilation=2), "it is for scripts, and"),
     Case(
         IMPORTED, "has that number", file("a.py", CONFIG, compilation=9), "no compilation of the script", "IndexError"
     ),

@@ -89,9 +89,8 @@ class Expressions(Analysis, ABC):
             return self._list(items)
         if isinstance(e, ast.Call):
             return self._call(e, scope)
-        if isinstance(e, ast.Lambda):
-            return Unknown(why="it is a function")
-        return self._composed(e, scope) or computed(e)
+        function = Unknown(why="it is a function") if isinstance(e, ast.Lambda) else None
+        return function or self._composed(e, scope) or computed(e)
 
     def decided(self, test: ast.expr, scope: Mapping[str, Value]) -> Value:
         """A condition; not known in a loop or by an attribute that is set more than once, which may have changed."""
@@ -242,8 +241,8 @@ def why_unknown(parts: Sequence[Value]) -> Unknown:
 
 def _is_none(e: ast.Compare, value: Value) -> Value | None:
     """`value is None` of what is certainly an object, and `is not`; None for any other comparison."""
-    of_none = ast.unparse(e.comparators[0]) == "None" and is_object(value)
-    return {ast.Is: Const(value=False), ast.IsNot: Const(value=True)}.get(type(e.ops[0])) if of_none else None
+    said = {ast.Is: Const(value=False), ast.IsNot: Const(value=True)}.get(type(e.ops[0]))
+    return said if ast.unparse(e.comparators[0]) == "None" and is_object(value) else None
 
 
 def _compared(e: ast.Compare, sides: Sequence[Value]) -> Value:
