@@ -100,6 +100,7 @@ def read_torch(texts: Mapping[str, str]) -> dict[str, Any]:
         "versions": names,
         "kinds": table([by_version[name] for name in names]),
         "without_meta": dict.fromkeys(installed["without_meta"], 1),
+        "decided_by_data": dict.fromkeys(installed["decided_by_data"], 1),
         "decompositions": installed["decompositions"],
     }
 

@@ -176,6 +176,16 @@ def without_meta(kinds: Mapping[str, str]) -> list[str]:
     return [name for name in kinds if not has(name)]
 
 
+def decided_by_data(names: Iterable[str]) -> list[str]:
+    """Those of the operators whose result is a number, or has a size, that only data decide: by torch's own tags."""
+    import torch
+
+    from tools.operator_calls import overload
+
+    tags = {torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output}
+    return [name for name in names if tags & set(overload(name).tags)]
+
+
 def decomposed(calls: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """(operator, what torch's decomposition of it calls), where torch has one."""
     from torch._decomp import decomposition_table
@@ -237,6 +247,7 @@ def read() -> dict[str, Any]:
         "version": torch.__version__.partition("+")[0],
         "kinds": found,
         "without_meta": without_meta(found),
+        "decided_by_data": decided_by_data(found),
         "decompositions": traced,
     }
 

@@ -54,6 +54,13 @@ class Prints(nn.Module):
         os.write(1, bytes("from below", "ascii") + bytes([10]))
         return y
 
+class Imports(nn.Module):
+    def forward(self, x):
+        y = torch.nonzero(x)
+        import no_such_package
+        return y
+
+def imports(): return Imports(), {"x": torch.ones(4, 4)}
 def block(): return Block(), {"x": torch.randn(4, 4)}
 def plain(): return Plain(), {"x": torch.randn(4, 4)}
 def prints(): return Prints(), {"x": torch.ones(4, 4)}
@@ -106,6 +113,12 @@ def test_what_a_model_prints_is_shown_as_its_own_and_never_among_the_answer(
     assert capfd.readouterr().out == ""
     assert "  the model printed: the sum is tensor(32.)" in printed(explanation)
     assert next(one.rule for one in explanation.capture.findings) == "host_read"
+
+
+def test_what_a_model_raises_ends_neither_the_call_nor_the_trace(asked: Callable[..., CaptureExplanation]) -> None:
+    facts = asked("imports").capture
+    assert [one.rule for one in facts.findings] == ["data_shape"]
+    assert sum("no_such_package" in one for one in facts.evidence) == 2
 
 
 def test_a_model_that_prints_much_is_cut_short() -> None:

@@ -6,13 +6,14 @@ import pytest
 import torch
 from torch import fx, nn
 
-from npucompose.capture import CAPTURE_MODES, CaptureQuestion, CaptureRuntime, Seen, judge, rules
+from npucompose.capture import CAPTURE_MODES, CaptureQuestion, CaptureRule, CaptureRuntime, Seen, judge, rules
 from npucompose.capture.codes import error_codes
 from npucompose.capture.reading import read
 from npucompose.errors import ConfigError
 from tests.capture.programs import programs
 from tests.capture.seeded import captured
 from tests.capture.test_capture_legality import PrintsText
+from tests.docs.blocks import ROOT
 
 
 class Raises(nn.Module):
@@ -151,6 +152,27 @@ def test_every_rule_names_its_fix_and_source() -> None:
         assert rule.forbids, name
         assert rule.fix, name
         assert rule.sources, name
+
+
+def test_the_page_has_every_rule_with_its_codes_modes_and_versions() -> None:
+    text = (ROOT / "docs" / "capture.md").read_text(encoding="utf-8")
+    lines = text.partition("<!-- rules -->")[2].partition("<!-- end -->")[0].strip().splitlines()[2:]
+    rows = {
+        cells[0].strip("` "): (cells[1].strip(), cells[3].strip())
+        for cells in (line[1:-1].split(" | ") for line in lines)
+    }
+    assert {name: rows.get(name) for name in rules().rules} == {
+        name: (", ".join(str(code) for code in (rule.code, *rule.also) if code), _holds(rule))
+        for name, rule in rules().rules.items()
+    }
+    assert rows.keys() == rules().rules.keys()
+
+
+def _holds(rule: CaptureRule) -> str:
+    modes = "" if rule.modes == CAPTURE_MODES else ", ".join(rule.modes)
+    since = "" if rule.since is None else f"from torch_npu {rule.since}"
+    until = "" if rule.until is None else f"before torch_npu {rule.until}"
+    return "; ".join(filter(None, (modes, since, until)))
 
 
 def test_the_codes_are_the_runtimes() -> None:

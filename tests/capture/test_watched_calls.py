@@ -306,6 +306,7 @@ def page(code: str, mode: Any = "global") -> str:
         started.start()
         started.join()
 
+    torch.manual_seed(0)
     machine = SimulatedMachine(CaptureRuntime(mode=mode))
     linecache.cache["model.py"] = (len(code), None, code.splitlines(keepends=True), "model.py")
     names: dict[str, Any] = {"torch": torch, "g": torch.Generator(), "twice": twice, "thread": thread}

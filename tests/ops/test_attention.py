@@ -123,7 +123,7 @@ def test_any_mask_bias_and_lengths_equal_float64_attention(
     padding = data.draw(st.integers(0, 2))  # S of a mask may be rounded up
     mask = torch.rand(mask_batch, 1, rows, columns + padding, generator=g) < 0.5
     pse = torch.randn(pse_batch, kv_heads * group, rows, columns + padding, generator=g)
-    q_len = [data.draw(st.integers(0, rows)) for _ in range(batch)]
+    q_len = [data.draw(st.integers(0, rows)) if rows > 1 else 1 for _ in range(batch)]
     kv_len = [data.draw(st.integers(0, columns)) for _ in range(batch)]
     expected, lse = written_out(
         q, k, v, 0.5, q_len, kv_len, lambda b, i, j: bool(mask[b if mask_batch > 1 else 0, 0, i, j]), pse
@@ -210,6 +210,13 @@ def test_one_length_is_for_every_batch_and_surplus_lengths_are_ignored() -> None
     both, one, more = (fia(q, k, v, input_layout="BNSD", actual_seq_lengths_kv=n)[0] for n in ([3, 3], [3], [3, 3, 1]))
     assert torch.equal(both, one)
     assert torch.equal(both, more)
+
+
+def test_lengths_of_the_query_mean_nothing_for_one_token() -> None:
+    """Public scripts give those of the whole sequence: Ascend/pytorch test/npu/test_aclgraph_update.py, 22."""
+    q, k, v = drawn(2, 1, 1, 1, 4, torch.float32)
+    plain, given = (fia(q, k, v, input_layout="BNSD", actual_seq_lengths=n)[0] for n in (None, [100, 0]))
+    assert torch.equal(plain, given)
 
 
 def test_without_the_flag_the_lse_is_empty() -> None:

@@ -129,7 +129,7 @@ def test_an_operator_tells_its_shapes_and_its_arguments(example: ExampleGraph) -
     assert first == Op(
         name="mm_default", overload="aten.mm.default", schema="aten::mm", source=first.source,
         arguments={"self": OpArgument(kind="tensor"), "mat2": OpArgument(kind="tensor")},
-        unknown_in=(s,), unknown_out=(s,),
+        unknown_in=(s,), unknown_out=(s,), at=3,
     )  # fmt: skip
     assert (first.source or "").startswith("model.py:7 in forward")
     assert (second.name, second.reads, second.view, second.source) == (view.name, ("mm_default",), True, None)
@@ -250,6 +250,6 @@ def test_an_operator_that_turns_data_into_a_number_is_told_with_its_line() -> No
     example.call(aten.relu.default, example.weight)
     found = read(example.graph, "graph_0")
     assert [one.overload for one in found.ops] == ["aten.relu.default"]
-    (told,) = found.to_python
+    (told,) = found.without_tensors
     assert (told.overload, told.schema) == ("aten._local_scalar_dense.default", "aten::_local_scalar_dense")
     assert told.source == "model.py:7 in forward: return x * 2"

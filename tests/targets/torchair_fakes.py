@@ -87,6 +87,7 @@ class Backend(SimpleNamespace):
             "refusal": None,
             "options": Asked(),
             "calls_beyond": 0,
+            "torch_npu": "2.13.0",
         }
         super().__init__(**{"folders": folders, "genuine": genuine, "charged": [], **given, **more})
 

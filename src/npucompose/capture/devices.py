@@ -16,10 +16,12 @@ from unittest.mock import patch
 import torch
 
 from npucompose.capture.collectives import collectives
-from npucompose.capture.generators import Seeds, generator_class
+from npucompose.capture.compiled_module import CompiledModule
+from npucompose.capture.generators import Seeds, refusing_generators
 from npucompose.capture.lines import model_line
 from npucompose.capture.machine import SimulatedMachine
 from npucompose.capture.npu_module import accelerator, npu_module, shared
+from npucompose.capture.places import DEVICE, names_npu
 from npucompose.capture.streams import Api
 from npucompose.capture.watch import watching
 
@@ -32,15 +34,20 @@ def simulated(machine: SimulatedMachine) -> Iterator[None]:
     with ExitStack() as stack:
         put = stack.enter_context
         put(patch.object(torch, "npu", npu, create=True))
-        if "torch_npu" in sys.modules:
-            put(patch.object(sys.modules["torch_npu"], "npu", npu))
+        vendor = sys.modules.get("torch_npu")
+        if vendor is not None:
+            compiled = CompiledModule(api, vendor._C)
+            put(patch.dict(sys.modules, {"torch_npu.npu": npu, "torch_npu._C": compiled}))
+            put(patch.object(vendor, "npu", npu))
+            put(patch.object(vendor, "_C", compiled))
         _replace(put, torch.cuda, shared(api, seeds, "torch.cuda"))
         _replace(put, torch.accelerator, accelerator(api))
         for name in ("from_numpy", "frombuffer"):
             put(patch.object(torch, name, _on_host(machine, getattr(torch, name))))
         put(patch.object(torch.Tensor, "npu", _moved, create=True))
         put(patch.object(torch.Tensor, "is_npu", property(lambda x: not machine.places.on_host(x)), create=True))
-        put(patch.object(torch, "Generator", generator_class(machine)))
+        put(patch.object(torch, "Generator", refusing_generators(machine)))
+        put(patch.object(torch, "device", device_class(api)))
         put(patch.object(torch, "manual_seed", seeds.seeding(torch.manual_seed)))
         put(patch.object(torch, "cond", _choosing(api)))
         put(patch.object(threading.Thread, "start", _starting(api, threading.Thread.start)))
@@ -57,6 +64,24 @@ def _on_host(machine: SimulatedMachine, original: Callable[..., torch.Tensor]) -
         return tensor
 
     return made
+
+
+def device_class(api: Api) -> type:
+    """What stands as `torch.device`: it knows `npu`, which torch knows with torch_npu alone."""
+    original = torch.device
+
+    class AnyDevice(type):
+        def __instancecheck__(cls, instance: object) -> bool:
+            return isinstance(instance, original)
+
+        def __call__(cls, *named: Any, **given: Any) -> Any:
+            kind = named[0] if named else given.get("type")
+            if not (names_npu(kind) or isinstance(kind, int)):
+                return original(*named, **given)
+            api.line()
+            return DEVICE
+
+    return AnyDevice("device", (), {})
 
 
 def _moved(tensor: torch.Tensor, device: Any = None, non_blocking: bool = False, **more: Any) -> torch.Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable
 from typing import Any
 
@@ -16,55 +17,73 @@ _BYTES = 8
 """Of a seed, and of an offset, in a generator's state."""
 
 
-class _AnyGenerator(type(torch.Generator)):
+class AnyGenerator(type(torch.Generator)):
     """`isinstance(g, torch.Generator)` holds of every generator, whichever class made it."""
 
     def __instancecheck__(cls, instance: object) -> bool:
         return isinstance(instance, torch._C.Generator)
 
 
-def generator_class(machine: SimulatedMachine) -> type:
-    """What stands as `torch.Generator`: a generator of this machine's, which knows whether it is the device's."""
+def seed_of(state: torch.Tensor) -> int:
+    """The seed in a generator's state, without a call of torch, which a capture would see."""
+    return int.from_bytes(ctypes.string_at(state.data_ptr(), _BYTES), "little")
 
-    def refuse(self: Any, method: str) -> None:
-        if self.on_device:
-            rule = calls().methods[f"Generator.{method}"].rule
-            assert rule is not None
-            machine.runtime.refuse(rule, f"generator.{method}()", model_line())
 
-    class Generator(torch._C.Generator, metaclass=_AnyGenerator):
+def generator_class(asked: Callable[[Any, str, int | None], bool]) -> type:
+    """What stands as `torch.Generator`: a generator of this machine's, which knows whether it is the device's.
+
+    `asked(generator, "manual_seed", 7)` comes before what a capture may forbid of one of the device, with the seed that
+    it is given; whether torch's own is called then.
+    """
+
+    def goes_on(self: Any, method: str, seed: int | None = None) -> bool:
+        return not self.on_device or asked(self, method, seed)
+
+    class Generator(torch._C.Generator, metaclass=AnyGenerator):
         on_device: bool
 
         def __new__(cls, device: Any = "cpu") -> Any:
-            made = super().__new__(cls, device="cpu")
+            made = super().__new__(cls)
             made.on_device = place_of_device(device) == "device"
-            if made.on_device:
-                machine.runtime.refuse("generator_state", "a generator of the device is made", model_line())
+            goes_on(made, "__new__")
             return made
 
         def __init__(self, device: Any = "cpu") -> None: ...
 
         def manual_seed(self, seed: int) -> Any:
-            if seed != self.initial_seed():
-                refuse(self, "manual_seed")
-            return super().manual_seed(seed)
+            return super().manual_seed(seed) if goes_on(self, "manual_seed", seed) else self
+
+        def set_state(self, new_state: torch.Tensor) -> Any:
+            return super().set_state(new_state) if goes_on(self, "set_state", seed_of(new_state)) else self
 
         def seed(self) -> int:
-            refuse(self, "seed")
-            return super().seed()
+            return super().seed() if goes_on(self, "seed") else self.initial_seed()
 
         def get_offset(self) -> int:
-            refuse(self, "get_offset")
-            return 0
+            return super().get_offset() if goes_on(self, "get_offset") else 0
 
-        def set_offset(self, offset: int) -> None:
-            refuse(self, "set_offset")
+        def set_offset(self, offset: int) -> Any:
+            return super().set_offset(offset) if goes_on(self, "set_offset") else self
 
         def clone_state(self) -> Any:
-            refuse(self, "clone_state")
+            goes_on(self, "clone_state")
             return super().clone_state()
 
     return Generator
+
+
+def refusing_generators(machine: SimulatedMachine) -> type:
+    """The class whose generators refuse by the table of calls."""
+
+    def asked(generator: Any, method: str, seed: int | None) -> bool:
+        if seed is None or seed != generator.initial_seed():
+            rule = calls().methods[f"Generator.{method}"].rule
+            assert rule is not None
+            what = "a generator of the device is made" if method == "__new__" else f"generator.{method}()"
+            machine.runtime.refuse(rule, what, model_line())
+        return method not in ("get_offset", "set_offset")  # a generator of the CPU has none
+
+    return generator_class(asked)
 
 
 class Seeds:

@@ -72,7 +72,7 @@ class NpuModule(ModuleType):
 def npu_module(api: Api, seeds: Seeds) -> NpuModule:
     """The module of one machine."""
     written = {**shared(api, seeds, "torch.npu"), **_own(api)}
-    made = {name: _by_table(api, name, row) for name, row in calls().npu.items() if name not in written}
+    made = {name: by_table(api, f"torch.npu.{name}", row) for name, row in calls().npu.items() if name not in written}
     return NpuModule(api, {**made, **written})
 
 
@@ -118,11 +118,12 @@ def accelerator(api: Api) -> dict[str, Any]:
     }
 
 
-def _by_table(api: Api, name: str, row: CaptureCall) -> Any:
+def by_table(api: Api, name: str, row: CaptureCall) -> Any:
+    """What stands for a function by its row."""
     if row.rule is not None:
-        return _refusing(api, f"torch.npu.{name}", row.rule)
+        return _refusing(api, name, row.rule)
     if row.unknown is not None:
-        return Unknown(api, f"torch.npu.{name}", row.unknown)
+        return Unknown(api, name, row.unknown)
     return lambda *_, **__: row.gives
 
 

@@ -203,7 +203,7 @@ class CaptureRuntime:
                 self.refuse("border_event", "a captured stream waits for an event from outside the capture", source)
         elif stream == DEFAULT:
             self.refuse("default_stream_waits", "the default stream waits for an event of the capture", source)
-        elif capture is not None and capture is not found.capture:
+        elif capture is not None and found.capture is not None and capture is not found.capture:
             capture.lost = found.capture.lost = True
             self.refuse("crossed_captures", "a stream waits for an event of another capture", source)
         else:
@@ -299,8 +299,8 @@ class CaptureRuntime:
     def group_begin(self, stream: int, source: str | None) -> None:
         capture = self.capture_of(stream)
         if capture is None:
-            self.refuse("not_capturing", f"graph_task_group_begin on stream {stream}", source)
-        elif stream in capture.groups:
+            self.refuse("not_capturing", "graph_task_group_begin on a stream that is not captured", source)
+        elif stream in capture.groups or stream in self._updating:
             self.refuse("task_group", "a second task group is opened on one stream", source)
         else:
             capture.groups[stream] = source
@@ -308,7 +308,7 @@ class CaptureRuntime:
     def group_end(self, stream: int, source: str | None) -> None:
         capture = self.capture_of(stream)
         if capture is None:
-            self.refuse("not_capturing", f"graph_task_group_end on stream {stream}", source)
+            self.refuse("not_capturing", "graph_task_group_end on a stream that is not captured", source)
         elif capture.groups.pop(stream, self) is self:
             self.refuse("task_group", "graph_task_group_end without a begin on this stream", source)
 

@@ -13,11 +13,12 @@ from typing import Any
 
 import torch
 from torch.overrides import TorchFunctionMode
+from torch.utils import _device
 
 from npucompose.capture.kernels import Kernels
 from npucompose.capture.lines import model_line
 from npucompose.capture.machine import SimulatedMachine
-from npucompose.capture.places import DEVICE, Place, place_of_device, spelled
+from npucompose.capture.places import DEVICE, Place, names_npu, place_of_device, spelled
 from npucompose.capture.runtime import CAPTURING
 from npucompose.errors import users_line
 
@@ -30,7 +31,8 @@ _FACTORIES = frozenset({
     "hann_window", "kaiser_window", "linspace", "logspace", "ones", "rand", "randint", "randn", "randperm",
     "scalar_tensor", "tril_indices", "triu_indices", "zeros",
 })  # fmt: skip
-_FROM_DATA = frozenset({"tensor", "as_tensor", "asarray", "from_numpy", "frombuffer"})
+_OF_A_DEVICE = frozenset({"tensor", "as_tensor", "asarray"})
+_FROM_DATA = _OF_A_DEVICE | {"from_numpy", "frombuffer"}
 
 
 @contextmanager
@@ -65,10 +67,15 @@ def called(machine: SimulatedMachine, call: Callable[[], Any]) -> str | None:
         with torch.no_grad(), capturing(machine):
             call()
     except Exception as error:  # noqa: BLE001  a model may raise anything
-        where = users_line(error)
-        at = f" at {where}" if where else ""
-        return f"{type(error).__name__}{at}: {' '.join(str(error).split())[:300]}"
+        return raised(error)
     return None
+
+
+def raised(error: Exception) -> str:
+    """`KeyError at model.py:3 in forward, `x[0]`: …`."""
+    where = users_line(error)
+    at = f" at {where}" if where else ""
+    return f"{type(error).__name__}{at}: {' '.join(str(error).split())[:300]}"
 
 
 class Calls(TorchFunctionMode):
@@ -86,6 +93,8 @@ class Calls(TorchFunctionMode):
             return self._attribute(func, args)
         if name in _PRINTS:
             return self._printed(name, func, args, given)
+        if any(names_npu(one) for one in (*args, *given.values())):
+            self.machine.note_use(model_line())
         self.machine.generator = given.get("generator")
         special = _SPECIAL.get(name)
         return special(self, func, args, given) if special is not None else func(*args, **_here(given))
@@ -105,7 +114,8 @@ class Calls(TorchFunctionMode):
     def factory(self, func: Any, args: Sequence[Any], given: dict[str, Any]) -> Any:
         """Memory that is filled by a kernel: on the host unless a device is named."""
         pinned = bool(given.pop("pin_memory", False))
-        place = place_of_device(given.get("device", _default_device())) or "host"
+        given["device"] = _device_of(given)
+        place = place_of_device(given["device"]) or "host"
         with self.machine.quietly() if place == "host" else nullcontext():
             made = func(*args, **_here(given))
         self.places.put(made, "pinned" if pinned and place == "host" else place)
@@ -115,7 +125,9 @@ class Calls(TorchFunctionMode):
         """Numbers of Python or numpy: made on the host, and copied where a device is named."""
         name = func.__name__
         pinned = bool(given.pop("pin_memory", False))
-        place = place_of_device(given.get("device", _default_device()))
+        if name in _OF_A_DEVICE:
+            given["device"] = _device_of(given)
+        place = place_of_device(given.get("device"))
         source = args[0] if args and isinstance(args[0], torch.Tensor) else None
         with self.machine.quietly():
             made = func(*args, **_here(given))
@@ -229,9 +241,9 @@ _SPECIAL: Mapping[str, Callable[..., Any]] = {
 }
 
 
-def _default_device() -> Any:
-    """What `torch.set_default_device` named; None where nobody did."""
-    return None
+def _device_of(given: Mapping[str, Any]) -> Any:
+    """What a call names, or `torch.set_default_device` or `with torch.device(…)` around it; None: no device."""
+    return _device.CURRENT_DEVICE if given.get("device") is None else given["device"]
 
 
 def _here(given: dict[str, Any]) -> dict[str, Any]:

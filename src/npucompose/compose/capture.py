@@ -14,7 +14,7 @@ from npucompose.capture.breaks import Break, recorded_breaks
 from npucompose.capture.devices import simulated
 from npucompose.capture.machine import SimulatedMachine
 from npucompose.capture.reading import read
-from npucompose.capture.watch import called, watching
+from npucompose.capture.watch import called, raised, watching
 from npucompose.compose.budget import SizedCall, budget_of, sizes_of
 from npucompose.compose.session import Session
 from npucompose.errors import ConfigError, NpuComposeError
@@ -25,7 +25,9 @@ from npucompose.results.capture_budget import CaptureBudgetFacts
 from npucompose.targets.foretelling import Foretelling
 
 CAPTURE_MODE = "npugraph_ex.capture_error_mode"
-NOT_TRACED = "the model calls torch.npu, streams or collectives, which torch.compile traces on the device only"
+NOT_TRACED = (
+    "the model names the device, or calls torch.npu or collectives: torch.compile traces that on the device only"
+)
 
 
 def capture_of(session: Session) -> tuple[CaptureLegality, float, float]:
@@ -40,6 +42,7 @@ def _capture_of(session: Session) -> tuple[CaptureLegality, float, float]:
         mode=session.experiment.compiler[CAPTURE_MODE], torch_npu=session.checked.torch_npu.version
     )
     machine = SimulatedMachine(runtime)
+    session.materialised  # noqa: B018  a target may bring torch_npu, which must find torch as it is
     with simulated(machine):
         with watching(machine):
             session.built  # noqa: B018  the model is built on the simulated machine
@@ -123,9 +126,10 @@ def _traced(session: Session) -> Traced:
             except NpuComposeError as error:
                 why_not, lost = (str(error), None) if at == 0 else (None, f"model.sequence[{at - 1}]: {error}")
                 break
-            except Exception:
-                if not forms.contradictions:
-                    raise
+            except Exception as error:  # noqa: BLE001  a model may raise anything
+                why_not, lost = (
+                    (raised(error), None) if at == 0 else (None, f"model.sequence[{at - 1}]: {raised(error)}")
+                )
                 break
             calls.append(SizedCall(size=size, made=tuple(foretelling.calls[known:])))
     found = tuple(one for c in backend.compilations for one in read(c.graph_module.graph, c.id))
@@ -133,7 +137,7 @@ def _traced(session: Session) -> Traced:
     return Traced(
         breaks=tuple(breaks),
         graphs=found,
-        why_not=why_not,
+        why_not=why_not if not forms.contradictions else None,
         lost=lost,
         doubt=next(iter(forms.contradictions.values()), None),
         calls=tuple(calls),

@@ -69,6 +69,7 @@ def materialize(checked: Checked, folders: Folders = NO_FOLDERS) -> Materialised
         folders=folders,
         partial=experiment.compile.partial,
         strict=experiment.strict,
+        torch_npu=checked.torch_npu.version,
     )
     if isinstance(checked.target, VendorCompiled):
         backend.genuine = checked.target.vendor_compiler(backend)
@@ -137,6 +138,10 @@ def translate_torch_errors(debug: bool = False) -> Iterator[None]:
             name = operator[1].removeprefix("npu.").removesuffix(".default")
             raise _located(NoShape(no_meta_function(name), operator=name), str(error)) from error
         raise CompileError(sentence(str(error))) from error
+    except IndexError as error:  # Dynamo lets it through as it is, with the model's line
+        if "from user code:" not in str(error):
+            raise
+        raise CompileError(sentence(f"IndexError: {error}")) from error
 
 
 def _located(error: NpuComposeError, message: str) -> NpuComposeError:

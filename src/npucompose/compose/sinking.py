@@ -100,6 +100,7 @@ def question_of(session: Session) -> SinkingQuestion:
         arguments=tuple(name for name, value in inputs.items() if any(True for _ in tensors_of(value))),
         changes=tuple(_changes(session, checked, inputs)),
         breaks=tuple(_breaks()),
+        torch_npu=checked.torch_npu.version,
         through_torchair=session.materialised.genuine is not None,
     )
 

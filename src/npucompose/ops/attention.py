@@ -11,7 +11,7 @@ bfloat16, which a device is limited to.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache
+from functools import cache, partial
 from inspect import signature
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -25,6 +25,15 @@ from npucompose.ops.layouts import LAYOUTS, Pages, depth_of_values, from_bnsd, p
 from npucompose.ops.masked import Hidden, attend
 
 FIA, IFA = "npu_fused_infer_attention_score", "npu_incre_flash_attention"
+FIA_V2 = f"{FIA}_v2"
+RENAMED = {
+    "actual_seq_qlen": "actual_seq_lengths",
+    "actual_seq_kvlen": "actual_seq_lengths_kv",
+    "num_query_heads": "num_heads",
+    "return_softmax_lse": "softmax_lse_flag",
+    "softmax_scale": "scale",
+}
+"""{argument of the second version: what the first calls it}, by the documents of both; GE has one operator for them."""
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 ANY = 2147483647
 """pre_tokens and next_tokens that bound nothing."""
@@ -73,7 +82,7 @@ def _fia(
     rows, columns = q.shape[2], k.shape[2]
     if input_layout == "BNSD_BSND" and rows == 1:
         raise unsupported(FIA, "input_layout", "is BNSD_BSND for one query", "It needs Q_S > 1; use BNSD.")
-    if rows == 1:
+    if rows == 1 and "T" not in input_layout:
         sparse_mode = 0  # "sparse_mode has no meaning when Q_S is 1", as pre_tokens and next_tokens have not
     elif sparse_mode == 0 and atten_mask is not None and (pre_tokens < rows or next_tokens < columns):
         short = pre_tokens < rows
@@ -90,6 +99,11 @@ def _fia(
     done = attend(q, k, v, scale, hidden, bias_of(FIA, pse_shift, q, columns), q_lengths, kv_lengths, softmax_lse_flag)
     lse = from_bnsd(done.lse, "TND", into.q_ends) if softmax_lse_flag and into.q_ends else done.lse
     return from_bnsd(done.out.to(query.dtype), parts(input_layout)[1], into.q_ends), lse
+
+
+def _second_version(first: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, **options: Any) -> Any:
+    """FIA_V2 by the first version's kernel or meta function: what the first has not is refused by its name."""
+    return first(query, key, value, **{RENAMED.get(name, name): given for name, given in options.items()})
 
 
 def _fia_meta(
@@ -180,9 +194,9 @@ def _ifa_meta(
     return query.new_empty(out, dtype=halved if quant_scale2 is None else torch.int8)
 
 
-KERNELS: dict[str, Any] = {FIA: _fia, IFA: _ifa}
+KERNELS: dict[str, Any] = {FIA: _fia, IFA: _ifa, FIA_V2: partial(_second_version, _fia)}
 """{operator: its reference kernel}."""
-METAS: dict[str, Any] = {FIA: _fia_meta, IFA: _ifa_meta}
+METAS: dict[str, Any] = {FIA: _fia_meta, IFA: _ifa_meta, FIA_V2: partial(_second_version, _fia_meta)}
 """{operator: what gives the form of its results}."""
 
 
@@ -326,8 +340,8 @@ class _Into:
         """Of the queries, and of the keys and values."""
         if self.q_ends is not None:
             q = [end - start for start, end in pairwise((0, *self.q_ends))]
-        else:
-            q = _lengths(self.op, "actual_seq_lengths", self.given, batch, rows)
+        else:  # one query has no length (the operator's document, constraints of Q_S = 1)
+            q = _lengths(self.op, "actual_seq_lengths", self.given, batch, rows) if rows > 1 else None
         if self.kv_ends is not None:
             return q, [end - start for start, end in pairwise((0, *self.kv_ends))]
         if self.kv_lengths is not None:

@@ -21,6 +21,13 @@ def unsupported(op: str, argument: str, given: str, possible: str) -> Unsupporte
     return UnsupportedArgument(f"torch.ops.npu.{op}: '{argument}' {given}. {possible}")
 
 
+def refuse_others(op: str, others: Mapping[str, Any], supported: str) -> None:
+    """Arguments that the kernel has no use for may be left out, None, False, 0 or their empty value."""
+    for name, given in others.items():
+        if isinstance(given, torch.Tensor) or given not in (None, False, 0, -1, [], (), ""):
+            raise unsupported(op, name, "is not supported here", f"Supported: {supported}.")
+
+
 def define_missing(
     namespace: str,
     schemas: Mapping[str, str],

@@ -20,6 +20,8 @@ def form(op: torch._ops.OpOverload, args: Sequence[Any], kwargs: Mapping[str, An
 
     UnsupportedOperatorException where the operator has no meta function.
     """
+    if not op._schema.returns:
+        return None
     returned = _returned_arguments(op, args, kwargs)
     if returned is not None:
         return returned

@@ -21,7 +21,7 @@ from torch.fx.node import has_side_effect
 from torch.utils._python_dispatch import _disable_current_modes
 
 from npucompose.errors import ConfigError, NpuComposeError
-from npucompose.ops import attention, fused, meta_functions
+from npucompose.ops import attention, attention_v2, caches, functionalised, fused, meta_functions, quantised, routing
 from npucompose.ops.catalogue import Catalogue, shipped
 from npucompose.ops.definitions import UnsupportedArgument
 from npucompose.ops.forms import form
@@ -30,9 +30,15 @@ from npucompose.vendor.devices import device_of
 from npucompose.vendor.wheel_operators import operators
 
 Function = Callable[..., Any]
-KERNELS: Mapping[str, Function] = {**attention.KERNELS, **fused.KERNELS}
+KERNELS: Mapping[str, Function] = {
+    name: kernel
+    for part in (attention, attention_v2, fused, routing, quantised, caches)
+    for name, kernel in part.KERNELS.items()
+}
 """{operator: its reference kernel}."""
-METAS: Mapping[str, Function] = {**KERNELS, **attention.METAS, **fused.METAS}
+METAS: Mapping[str, Function] = {
+    **KERNELS, **attention.METAS, **attention_v2.METAS, **fused.METAS, **quantised.METAS, **caches.METAS
+}
 """{operator: what gives the form of its results}: the kernel itself where nothing else is needed."""
 _LIBRARIES: list[torch.library.Library] = []
 
@@ -113,6 +119,7 @@ def define(
     packets = {name.partition(".")[0] for name in SOURCES.ours}
     library = torch.library.Library("npu", "FRAGMENT")
     _LIBRARIES.append(library)  # a library's operators live as long as the object
+    made: list[str] = []
     for name, schema in known.schemas.items():
         packet = name.partition(".")[0]
         if name not in SOURCES.ours and (packet in packets or not _exists(packet)):
@@ -124,6 +131,8 @@ def define(
             library.impl(name, _shape(name), "Meta")
             for key in _keys(name, schema):
                 library.impl(name, value(name), key)
+            made.append(name)
+    functionalised.register(library, made, overload)
 
 
 def _exists(packet: str) -> bool:
@@ -174,7 +183,7 @@ def value(name: str, kernel: Function | None = None) -> Function:
         if kernel is not None:
             try:
                 return kernel(*args, **kwargs)
-            except UnsupportedArgument:
+            except Exception:  # noqa: BLE001  zeros in place of values may be no values for it
                 if SOURCES.formed is None:
                     raise
         if SOURCES.formed is None:

@@ -167,7 +167,7 @@ def _words(one: CaptureFinding) -> Text:
     if one.outside:
         words.append(f" · {OUTSIDE}")
     if one.also:
-        words.append(f" · {', '.join(map(str, one.also))} beside it in a device's log")
+        words.append(f" · {', '.join(map(str, one.also))} too in a device's error and log")
     words.append(f"\n{one.what}", style="dim")
     where = " · ".join(part for part in (one.source, _node(one)) if part)
     if where:

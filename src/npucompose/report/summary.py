@@ -108,6 +108,7 @@ def attention(report: Report) -> Iterator[str]:
     refused = [one for graph in report.graphs for one in graph.npu_refuses]
     if refused:
         yield npu_words(refused)
+    yield from words.not_written_words(report)
     idle = [one for one in report.effective if one.option not in ("target", "mode.name")]
     yield from (one.why for one in report.effective if one.option == "mode.name")
     if len(idle) <= MOST_NOTES:

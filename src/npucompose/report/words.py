@@ -176,6 +176,12 @@ def partition_words(report: Report) -> list[str]:
     return [f"{name}: {found.words}" if len(report.graphs) > 1 else found.words for name, found in cut]
 
 
+def not_written_words(report: Report) -> list[str]:
+    """`net.air is not written: CANN makes it, on target=npu`."""
+    missing = report.npu.not_written if report.npu is not None else ()
+    return [f"{file} is not written: CANN makes it, on target=npu" for file in missing]
+
+
 def winner_words(report: Report) -> list[str]:
     """Who computes what could be computed in several ways, a line each, however many graphs have it."""
     return list(dict.fromkeys(one.words for graph in report.graphs for one in graph.winners))

@@ -1,4 +1,4 @@
-"""What files say that somebody else's runtime wrote: error codes of a capture, a captured graph, times of kernels.
+"""What files say that somebody else's runtime wrote: error codes, a captured graph, times of kernels.
 
 Readers (entry point `npucompose.readers`) make these, and `explain`, `profile` and `compare-dumps` use them; nothing
 here knows a form of a file.

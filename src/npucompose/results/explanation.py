@@ -30,6 +30,6 @@ class Explanation:
     printed: tuple[str, ...] = ()
     """Lines that the model printed meanwhile."""
     errors: tuple[CaptureError, ...] = ()
-    """Error codes of a capture in the logs that were read."""
+    """Error codes of the runtime in the logs that were read."""
     captured: tuple[CapturedGraph, ...] = ()
     """Captured graphs that were read."""

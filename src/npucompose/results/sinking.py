@@ -237,6 +237,8 @@ class NpuFacts:
     """Functions of torch.distributed that patch_for_hcom replaced."""
     files: tuple[str, ...] = ()
     """What TorchAir wrote, below `torchair/` in the run directory."""
+    not_written: tuple[str, ...] = ()
+    """What a device writes besides: CANN makes it."""
     unordered: tuple[str, ...] = ()
     """Kernels on two streams that touch the same memory with no event between them."""
 

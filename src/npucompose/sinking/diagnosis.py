@@ -187,7 +187,7 @@ def _numbers(case: Case) -> _Finding:
 
 def _fixed_size(op: Op, origins: Sequence[str]) -> str:
     if op.schema == "aten::nonzero":
-        return "torch.nonzero_static(x, size=N)  # or torch.where(condition, a, b), whose size is that of its inputs"
+        return "torch.where(condition, a, b)  # the size of its result is that of its inputs"
     if op.unbacked:
         return f"replace {op.overload} by an operator whose result has a fixed size (torch.where, a mask, a top-k)"
     return f"give {op.overload} a size that is not an argument: a constant of the module instead of {origins[0]}"

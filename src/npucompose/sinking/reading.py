@@ -46,7 +46,7 @@ def read(graph: fx.Graph, graph_id: str, sources: Sequence[str | None] = ()) -> 
         inputs=inputs,
         ops=tuple(_ops(graph, graph_id)),
         symbols=known,
-        to_python=tuple(_to_python(graph)),
+        without_tensors=tuple(_without_tensors(graph)),
     )
 
 
@@ -67,7 +67,7 @@ def _inputs(graph: fx.Graph, sources: Sequence[str | None]) -> Iterator[Input]:
 
 def _ops(graph: fx.Graph, graph_id: str) -> Iterator[Op]:
     """Calls that give tensors. Arithmetic on sizes and picking one of several results are part of what reads them."""
-    for node in graph.nodes:
+    for at, node in enumerate(graph.nodes):
         if node.op != "call_function" or control(node) is not None or not _computes(node):
             continue
         unknown = _symbols(_sizes(node.meta.get("val")))
@@ -85,15 +85,17 @@ def _ops(graph: fx.Graph, graph_id: str) -> Iterator[Op]:
             unbacked=tuple(symbol for symbol in _unbacked(node) if symbol not in inside),
             view=isinstance(target, torch._ops.OpOverload) and target._schema.name in VIEWS,
             subgraphs=tuple(_subgraphs(node, graph, graph_id)),
+            higher_order=isinstance(target, torch._ops.HigherOrderOperator),
+            at=at,
         )
 
 
-def _to_python(graph: fx.Graph) -> Iterator[Op]:
-    for node in graph.nodes:
+def _without_tensors(graph: fx.Graph) -> Iterator[Op]:
+    for at, node in enumerate(graph.nodes):
         target = node.target
-        if isinstance(target, torch._ops.OpOverload) and torch.Tag.data_dependent_output in target.tags:
+        if isinstance(target, torch._ops.OpOverload) and control(node) is None and not _computes(node):
             line = traced_line(node.meta.get("stack_trace") or "")
-            yield Op(name=node.name, overload=op_name(node), schema=target._schema.name, source=line)
+            yield Op(name=node.name, overload=op_name(node), schema=target._schema.name, source=line, at=at)
 
 
 def _computes(node: fx.Node) -> bool:

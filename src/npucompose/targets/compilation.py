@@ -36,6 +36,7 @@ from npucompose.targets.base import NO_FOLDERS, Folders, Restored
 from npucompose.targets.input_sources import kind_of_source, sources_of
 from npucompose.vendor.compiler import CompilerOptions
 from npucompose.vendor.inductor import InductorOptions
+from npucompose.vendor.versions import REFERENCE
 
 if TYPE_CHECKING:
     from torch import fx
@@ -171,12 +172,15 @@ class Backend:
         folders: Folders = NO_FOLDERS,
         partial: Partial = "cut",
         strict: Strict = "mode",
+        torch_npu: str = REFERENCE,
     ) -> None:
         self.target, self.mode, self.options, self.inductor = target, mode, options, inductor
         self.pre, self.post, self.folders = pre, post, folders
         self.partial: Partial = partial
         """Whether what cannot be recorded runs beside recordings or is refused."""
         self.strict: Strict = strict
+        self.torch_npu = torch_npu
+        """The version whose tables say what an NPU takes."""
         self.notices = Notices()
         """Shared by the backends that torch makes of one name."""
         self.made: list[Compilation] = []

@@ -43,6 +43,14 @@ IMPLICIT, CPU, NOWHERE, OPEN = "implicit", "cpu", "nowhere", "…"
 the CPU, and none for others; neither. OPEN stands behind what a composite calls where that is not all."""
 
 
+OF_THE_CPU: Mapping[str, str] = {
+    "aten::_scaled_dot_product_flash_attention_for_cpu": "npu::npu_fusion_attention",
+    "aten::mkldnn_rnn_layer": "aten::lstm.input",
+}
+"""{operator that torch chooses on a CPU alone: what it calls on an NPU in its place}. Attention: op-plugin's
+_scaled_dot_product_fused_attention_overrideable; lstm: torch's aten/src/ATen/native/RNN.cpp, use_mkldnn."""
+
+
 def name_of(overload: str) -> str:
     """`aten::gelu` of `aten.gelu.default`, `aten::gelu.out` of `aten.gelu.out`; a dispatcher's name stays as it is."""
     return overload if "::" in overload else overload.replace(".", "::", 1).removesuffix(".default")
@@ -77,6 +85,10 @@ class TorchOperators:
     kinds: Mapping[str, str]
     """{operator: IMPLICIT, CPU, NOWHERE, or the operators that it calls, in one text}."""
     without_meta: frozenset[str] = frozenset()
+    decided_by_data: frozenset[str] = frozenset()
+    """Those whose result is a number, or has a size, that only data decide."""
+    decompositions: Mapping[str, tuple[str, ...]] = field(factory=dict[str, "tuple[str, ...]"])
+    """{operator: what torch's decomposition of it calls}, where that was seen: `aten::im2col`: (`aten::slice`, …)."""
 
 
 @frozen(kw_only=True)
@@ -95,6 +107,11 @@ class OperatorRow:
     because: str = ""
     """Which operator behind it has no kernel, or why that is unknown: `aten::_linalg_eigh.eigenvalues`."""
     meta: Meta
+
+    @property
+    def runs(self) -> bool:
+        """The NPU computes it, with a kernel of its own or with those of what it is made of."""
+        return self.kernel in ("native", "composite")
 
     @property
     def aclop(self) -> bool:
@@ -143,6 +160,15 @@ class WheelOperators:
             because=because,
             meta=self._meta(name),
         )
+
+    def converts(self, operator: str) -> bool:
+        """Whether TorchAir certainly converts it, on every product."""
+        row = self.row(operator)
+        return row.converter == "genuine" and not row.not_arch35
+
+    def on_the_device(self, operator: str) -> str:
+        """What torch calls on an NPU where a graph that was traced on a CPU has this operator."""
+        return OF_THE_CPU.get(name_of(operator), operator)
 
     @cached_property
     def names(self) -> tuple[str, ...]:
@@ -287,4 +313,9 @@ def _torch(version: str) -> TorchOperators:
         version=meant,
         kinds={name: kind for name, kind in kinds.items() if kind is not None},
         without_meta=frozenset(name for name, spans in data["without_meta"].items() if _at(spans, at)),
+        decided_by_data=frozenset(data["decided_by_data"]),
+        decompositions={
+            name: tuple(name_of(one if one.startswith("prims.") else f"aten.{one}") for one in said.split())
+            for name, said in data["decompositions"].items()
+        },
     )

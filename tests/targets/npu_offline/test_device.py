@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +13,13 @@ from attrs import evolve
 
 from npucompose.errors import CompileError
 from npucompose.targets.npu_offline.simulator import classes
-from npucompose.targets.npu_offline.simulator.classes import EventBase, GraphBase, StreamBase, TaskGroups
+from npucompose.targets.npu_offline.simulator.classes import EventBase, GraphBase, StreamBase
 from npucompose.targets.npu_offline.simulator.device import RESERVED_TASKS, SimulatedDevice
 from npucompose.targets.npu_offline.simulator.graph import SimulatedGraph, owner_of
 from npucompose.targets.npu_offline.simulator.recorder import RecordedCall, tensors
 from npucompose.targets.npu_offline.simulator.streams import DEVICE_TYPE
 from npucompose.vendor.devices import device_of
-from tests.targets.npu_offline.asked import on_stream
+from tests.targets.npu_offline.asked import capture, on_stream
 
 aten = torch.ops.aten
 
@@ -34,18 +32,6 @@ def device(monkeypatch: pytest.MonkeyPatch) -> SimulatedDevice:
     made = SimulatedDevice()
     classes.attach(made)
     return made
-
-
-@contextmanager
-def capture(device: SimulatedDevice, stream: int | None = None, pool: Any = None) -> Iterator[SimulatedGraph]:
-    """A capture on `stream`, or on a new one."""
-    recording = SimulatedGraph(device)
-    with on_stream(device, stream or device.new_stream()):
-        recording.begin(pool)
-        try:
-            yield recording
-        finally:
-            recording.end()
 
 
 # Streams and events.
@@ -72,7 +58,6 @@ def test_what_only_a_driver_has_is_refused_by_its_name(device: SimulatedDevice) 
     event = EventBase()
     for name, act in {
         "torch.npu.ExternalStream": lambda: StreamBase(stream_ptr=7),
-        r"torch.npu.Event\(interprocess=True\)": lambda: EventBase(interprocess=True),
         "torch.npu.Event.elapsed_time": lambda: event.elapsed_time(event),
         "torch.npu.Event.recorded_time": event.recorded_time,
         "torch.npu.Event.ipc_handle": event.ipc_handle,
@@ -407,39 +392,6 @@ def test_the_compiled_class_hands_on_to_its_recording(device: SimulatedDevice, t
     assert [task["name"] for task in json.loads((tmp_path / "dump.json").read_text())] == ["aten.add.Tensor"]
     graph.reset()
     assert owner_of(device, y.data_ptr()) is None
-
-
-# Tasks.
-
-
-def test_a_task_gets_new_arguments_between_replays(device: SimulatedDevice) -> None:
-    x, groups, stream = torch.ones(2), TaskGroups(device), None
-    with capture(device) as recording:
-        torch.neg(x)
-        groups.begin(stream)
-        y = aten.mul(x, 2)
-        handle = groups.end(stream)
-        z = y + 1
-    assert [call.func for call in handle] == [aten.mul.Tensor]
-    assert device.ledger.counts["task_group"] == 1
-    groups.update_begin(stream, handle)
-    assert aten.mul(x, 5) is y
-    groups.update_end(stream)
-    assert y.tolist() == [2, 2]
-    assert device.ledger.lines[-1] == "task_update 1 calls"
-    recording.replay()
-    assert (y.tolist(), z.tolist()) == ([5, 5], [6, 6])
-    groups.update_begin(stream, handle)
-    with pytest.raises(RuntimeError, match=r"aten\.neg\.default is no task of the captured group: aten\.mul\.Tensor"):
-        torch.neg(x)
-    groups.update_end(stream)
-
-
-def test_groups_are_refused_outside_a_capture(device: SimulatedDevice) -> None:
-    groups = TaskGroups(device)
-    for act, name in ((groups.begin, "graph_task_group_begin"), (groups.end, "graph_task_group_end")):
-        with pytest.raises(RuntimeError, match=rf"{name} outside a capture"):
-            act(None)
 
 
 # Calls.

@@ -26,6 +26,9 @@ FILLED = {
     "torch_npu": {"unsupported_dtype"},
 }
 """State that torch_npu's C++, or a call of its Python, fills in; besides the numbers of types, by the wheel's headers."""
+COMPILED = frozenset({"_NPUTaskGroupHandle", "_npu_fused_infer_attention_score_out_graph"})
+"""Names of torch_npu._C that only scripts ask for: Ascend/pytorch 9e73e708, torch_npu/csrc/npu/Graph.cpp 502 and 610;
+texts of the wheel's libtorch_npu.so."""
 NATIVE = {
     "StreamBase": {"priority", "priority_range"},
     "EventBase": set[str](),
@@ -65,7 +68,7 @@ def invented(tree: Path, live: dict[str, Any]) -> list[str]:
     operators = (wheel.root / "csrc/aten/npu_native_functions_by_codegen.yaml").read_text(encoding="utf-8")
     for module, names in live["modules"].items():
         if module == "torch_npu._C":
-            known = set(wheel.asked("torch_npu._C", ("**/*.py",)))
+            known = {*wheel.asked("torch_npu._C", ("**/*.py",)), *COMPILED}
         elif module in CORE:
             known = set(wheel.asked(module, ("dynamo/torchair/**/*.py",)))
         elif module == "torch_npu._C._cd":

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,9 +9,8 @@ import pytest
 import torch
 
 from npucompose.targets.npu_offline.simulator.device import SimulatedDevice
-from npucompose.targets.npu_offline.simulator.graph import SimulatedGraph
-from npucompose.targets.npu_offline.simulator.recorder import RecordedCall, Updater
-from tests.targets.npu_offline.asked import on_stream
+from npucompose.targets.npu_offline.simulator.recorder import RecordedCall
+from tests.targets.npu_offline.asked import capture
 
 
 @pytest.fixture
@@ -21,20 +18,9 @@ def device() -> SimulatedDevice:
     return SimulatedDevice()
 
 
-@contextmanager
-def captured(device: SimulatedDevice) -> Iterator[SimulatedGraph]:
-    recording = SimulatedGraph(device)
-    with on_stream(device, device.new_stream()):
-        recording.begin()
-        try:
-            yield recording
-        finally:
-            recording.end()
-
-
 def test_memory_from_outside_is_as_before_the_capture_and_the_graphs_own_is_not(device: SimulatedDevice) -> None:
     outside = torch.zeros(3)
-    with captured(device):
+    with capture(device):
         own = torch.zeros(3)
         outside.add_(1)
         outside[1:].mul_(2)
@@ -46,7 +32,7 @@ def test_memory_from_outside_is_as_before_the_capture_and_the_graphs_own_is_not(
 def test_a_capture_draws_no_random_numbers(device: SimulatedDevice) -> None:
     state, own = torch.get_rng_state(), torch.Generator().manual_seed(3)
     of_its_own = own.get_state()
-    with captured(device):
+    with capture(device):
         torch.rand(7)
         torch.rand(2, generator=own)
     assert torch.equal(torch.get_rng_state(), state)
@@ -55,7 +41,7 @@ def test_a_capture_draws_no_random_numbers(device: SimulatedDevice) -> None:
 
 def test_an_empty_copy_holds_real_values_and_keywords_reach_the_call(device: SimulatedDevice) -> None:
     x = torch.tensor([3.0, 4.0])
-    with captured(device) as recording:
+    with capture(device) as recording:
         like = torch.empty_like(x)
         out = torch.zeros(2)
         torch.add(x, 1, out=out)
@@ -72,23 +58,11 @@ def test_an_empty_copy_holds_real_values_and_keywords_reach_the_call(device: Sim
 
 def test_memory_is_remembered_as_it_was_before_its_first_write(device: SimulatedDevice) -> None:
     outside = torch.zeros(2)
-    with captured(device):
+    with capture(device):
         outside.add_(1)
         outside.add_(1)
         torch.add(outside, 1, out=outside)
     assert outside.tolist() == [0, 0]
-
-
-def test_only_calls_of_the_group_get_new_arguments() -> None:
-    x, y = torch.ones(2), torch.ones(1)
-    call = RecordedCall(func=torch.ops.aten.mul.Tensor, args=(x, 2), kwargs={}, out=x * 2, stream=0)
-    updater = Updater([object(), call])
-    with updater:
-        assert torch.ops.aten.mul.Tensor(x, other=y) is call.out
-    assert (updater.updated, call.kwargs, len(call.args)) == (1, {}, 2)
-    with updater:
-        torch.ops.aten.mul.Tensor(x, 3)
-    assert (updater.updated, call.args[1], call.kwargs) == (2, 3, {})
 
 
 def test_a_call_that_writes_runs_once_more_and_copies_nothing() -> None:

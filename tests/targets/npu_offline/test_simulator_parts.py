@@ -16,7 +16,7 @@ from npucompose.errors import CompileError, ConfigError
 from npucompose.targets.npu_offline import simulator
 from npucompose.targets.npu_offline.simulator import classes, compiled, ge_session, lacking, modules, operators
 from npucompose.targets.npu_offline.simulator.device import CallLedger, SimulatedDevice
-from npucompose.targets.npu_offline.simulator.ge_session import TorchDataType, TorchNpuGraphBase
+from npucompose.targets.npu_offline.simulator.ge_session import TorchDataType
 from npucompose.targets.npu_offline.simulator.graph import SimulatedGraph
 from npucompose.vendor.devices import device_of
 from tests.targets.npu_offline.asked import on_stream
@@ -51,24 +51,12 @@ def test_a_process_becomes_a_device_once_and_only_where_it_may(monkeypatch: pyte
 
 
 @pytest.fixture
-def session(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    device: Any = SimpleNamespace(ledger=CallLedger(), ge_sessions=[], soc=device_of(None))
-    monkeypatch.setattr(TorchNpuGraphBase, "programs", {})
+def session() -> dict[str, Any]:
+    device: Any = SimpleNamespace(ledger=CallLedger(), ge_sessions=[], not_written=[], soc=device_of(None))
     return {"device": device, **ge_session.attributes(device)}
 
 
-def concrete(
-    function: Any, outputs: dict[int, int], *infos: Any, symbols: Any = (), metas: Any = (), count: int = 2
-) -> Any:
-    dtypes = SimpleNamespace(list=SimpleNamespace(i=[0] * count))
-    return SimpleNamespace(
-        _fx_graph=function, graph=SimpleNamespace(attr={"_output_dtypes": dtypes}), _fx_outputs_mapping=outputs,
-        _fx_input_names=list("abc"[: len(infos) or 1]), _input_info_list=[SimpleNamespace(func=i) for i in infos],
-        _all_sym_input_idx=dict(symbols), _all_meta_tensor_input=dict(metas),
-    )  # fmt: skip
-
-
-def test_a_session_keeps_what_it_was_handed_and_runs_the_fx_graph(session: dict[str, Any]) -> None:
+def test_a_session_keeps_what_it_was_handed_and_runs_the_program(session: dict[str, Any]) -> None:
     device, base = session["device"], session["TorchNpuGraphBase"]
     graph = base("graph_1")
     assert (graph.loaded, graph.runs, device.ge_sessions, base.device) == (None, 0, [graph], device)
@@ -76,57 +64,21 @@ def test_a_session_keeps_what_it_was_handed_and_runs_the_fx_graph(session: dict[
     graph.load(bytearray(b"model"), options, [], [], 0)
     options["ge.a"] = "2"
     assert graph.loaded == (b"model", {"ge.a": "1"})
-    x = torch.ones(2, requires_grad=True)
-    index = SimpleNamespace(fx_input_idx=0)
-    TorchNpuGraphBase.programs["graph_1"] = concrete(lambda a: (a + 1, a * 3), {0: 1, 1: 0}, index)
-    first, second = graph.run(([x], None, None))
-    assert (first.tolist(), second.tolist(), first.requires_grad) == ([3, 3], [2, 2], False)
-    kept = torch.zeros(5)
-    assigned = [kept, None]
-    TorchNpuGraphBase.programs["graph_1"] = concrete(lambda a: (a + 1, a * 3), {0: 1}, index)
-    assert graph.run(([x], assigned, None))[0] is kept
-    assert assigned == [kept, None]
-    assert [one is None for one in graph.run(([x], None, None))] == [True, False]
-    assert graph.runs == 3
-    assert device.ledger.lines == ["ge_load graph_1", *["ge_run graph_1"] * 3]
+    with pytest.raises(RuntimeError, match="graph_1 comes out of a cache without the FX graph"):
+        graph.run(([], None, None))
+    graph.program = SimpleNamespace(run=lambda inputs, assigned: [inputs, assigned])
+    assert graph.run((["x"], ["kept"], "a stream")) == [["x"], ["kept"]]
+    assert graph.runs == 1
+    assert device.ledger.lines == ["ge_load graph_1", "ge_run graph_1"]
     with pytest.raises(RuntimeError, match="tuning graph_1 needs CANN's AOE"):
         graph.auto_tune(None)
     assert graph.summary() == "simulator: no GE"
 
 
-def test_the_fx_graphs_arguments_are_found_among_ges_inputs() -> None:
-    found = concrete(
-        None,
-        {},
-        SimpleNamespace(fx_input_idx=2),
-        SimpleNamespace(fx_input_idx_list=[0, 1]),
-        None,
-        symbols={"s0": 0, "s1": 1},
-    )
-    tensor = torch.ones(3)
-    arguments = ge_session._fx_arguments(found, [tensor, torch.tensor([7, 8]), None])
-    assert arguments[:2] == [7, 8]
-    assert all(type(one) is int for one in arguments[:2])
-    assert arguments[2] is tensor
-    alone = concrete(None, {}, SimpleNamespace(fx_input_idx=0), SimpleNamespace(fx_input_idx=1), symbols={"s0": 1})
-    arguments = ge_session._fx_arguments(alone, [tensor, torch.tensor(4)])
-    assert (arguments[0] is tensor, arguments[1], type(arguments[1])) == (True, 4, int)
-    with pytest.raises(ValueError, match="zip"):
-        ge_session._fx_arguments(alone, [tensor])
-
-
-def test_a_symbol_that_ge_does_not_take_is_read_off_a_dimension() -> None:
-    def size(expression: str) -> Any:
-        return SimpleNamespace(node=SimpleNamespace(expr=expression))
-
-    metas = {1: SimpleNamespace(shape=(size("s9"), size("s0"))), 2: SimpleNamespace(shape=(4, size("s0"), size("s1")))}
-    arguments = [None, None, torch.ones(4, 6, 9)]
-    assert ge_session._symbol("s0", metas, arguments) == 6
-    assert ge_session._symbol("s1", metas, arguments) == 9
-    assert ge_session._symbol("s9", metas, arguments) is None
-    found = concrete(None, {}, None, SimpleNamespace(fx_input_idx=1), symbols={"s7": 0},
-                     metas={1: SimpleNamespace(shape=(size("s7"),))})  # fmt: skip
-    assert ge_session._fx_arguments(found, [None, torch.ones(5)])[0] == 5
+def test_an_export_says_what_is_not_written(session: dict[str, Any]) -> None:
+    with pytest.warns(UserWarning, match=r"net\.air is not written, because CANN's GE makes it; out has what TorchAir"):
+        session["export"](b"model", {"export_path_dir": "out", "export_name": "net.air"})
+    assert session["device"].not_written == ["net.air"]
 
 
 def test_the_engine_notes_what_it_is_told_and_answers(session: dict[str, Any]) -> None:
@@ -280,15 +232,21 @@ def test_a_placed_tensor_keeps_its_layout_and_its_marks(monkeypatch: pytest.Monk
     assert ge_session.on_npu(base).storage_offset() == 0
 
 
-def test_graphs_are_converted_as_for_the_npu_and_kept_for_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_graphs_are_converted_as_for_the_npu_and_their_sessions_know_what_to_run(
+    monkeypatch: pytest.MonkeyPatch, session: dict[str, Any]
+) -> None:
     told: list[Any] = []
+    base = session["TorchNpuGraphBase"]
 
     class GeConcreteGraph:
-        graph = SimpleNamespace(name="graph_3")
+        def __init__(self) -> None:
+            self.graph = SimpleNamespace(_executor=base("graph_3"))
 
-        def save_fx_graph(self, graph_module: Any) -> str:
-            told.append(("save", self, graph_module))
-            return "saved"
+        def __call__(self, *args: Any) -> Any:
+            return self.graph._executor.program
+
+        def codegen(self, text: str | None) -> str | None:
+            return text
 
     class Converter:
         def __init__(self, graph: Any) -> None:
@@ -304,25 +262,31 @@ def test_graphs_are_converted_as_for_the_npu_and_kept_for_the_run(monkeypatch: p
     converter: Any = ModuleType("torchair._ge_concrete_graph.fx2ge_converter")
     converter.GeConcreteGraph = GeConcreteGraph
     compiler: Any = ModuleType("torchair.npu_fx_compiler")
-    compiler._NpuGraphConverter = Converter
-    for name in ("torchair", "torchair._ge_concrete_graph"):
+    compiler._NpuGraphConverter, compiler._compile_py_code = Converter, base
+    caching: Any = ModuleType("torchair.inference._cache_compiler")
+    caching.CompiledModel = type("CompiledModel", (), {"save": None, "load": classmethod(lambda *_: None)})
+    for name in ("torchair", "torchair._ge_concrete_graph", "torchair.inference"):
         monkeypatch.setitem(sys.modules, name, ModuleType(name))
-    for module in (converter, compiler):
+    for module in (converter, compiler, caching):
         monkeypatch.setitem(sys.modules, module.__name__, module)
+        parent, _, leaf = module.__name__.rpartition(".")
+        setattr(sys.modules[parent], leaf, module)
     ge_session.place_ge_graphs.cache_clear()
     monkeypatch.setattr(ge_session, "DEVICE", "cuda:0")
     monkeypatch.setattr(ge_session, "on_npu", lambda value: f"placed {value}")
-    monkeypatch.setattr(TorchNpuGraphBase, "programs", {})
+    monkeypatch.setattr(ge_session, "PROGRAMS", {})
+    monkeypatch.setattr(ge_session, "GeProgram", SimpleNamespace(from_concrete=lambda graph: ("program of", graph)))
     ge_session.place_ge_graphs()
     ge_session.place_ge_graphs()
     graph = GeConcreteGraph()
-    assert graph.save_fx_graph("module") == "saved"
-    assert TorchNpuGraphBase.programs == {"graph_3": graph}
+    assert graph() == ("program of", graph)
+    assert graph.codegen(None) is None
+    assert graph.codegen("the text") == "the text"
+    assert compiler._compile_py_code("the text").program == ("program of", graph)
+    assert compiler._compile_py_code("another text").program is base("graph_4").program is None
     assert Converter(graph).run("x", 1, named=2) == "converted"
     assert Converter("another graph").run("x", named=2) == "converted"
-    assert told == [
-        ("save", graph, "module"), (("placed x", "placed 1"), {"named": 2}, "cuda:0"), (("x",), {"named": 2}, "cpu"),
-    ]  # fmt: skip
+    assert told == [(("placed x", "placed 1"), {"named": 2}, "cuda:0"), (("x",), {"named": 2}, "cpu")]
 
 
 def test_there_is_one_device_and_it_is_number_0() -> None:

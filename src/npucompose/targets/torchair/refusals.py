@@ -33,8 +33,9 @@ from npucompose.errors import CompileError, first_raised, raise_for, traced_line
 from npucompose.graphs.recordable import refused_by_torchair
 from npucompose.results.graphs import Outside, PassRecord
 from npucompose.results.sinking import Failure
-from npucompose.sinking.operators import NUMBERS, is_scalar, taken_instead
+from npucompose.sinking.conversions import NUMBERS, OF_FIXED_SIZE, is_scalar, taken_instead
 from npucompose.targets.torchair.config import TorchairMode, torchair_mode
+from npucompose.vendor.versions import REFERENCE
 
 if TYPE_CHECKING:
     from npucompose.targets.compilation import Backend, Compilation
@@ -162,8 +163,9 @@ _NO_CONVERTER = (
 _DEFINITION_UNREAD = "GetRegisteredIrDef"  # from libge_runner.so, which comes with CANN
 _DATA_DECIDE = "data-dependent"
 """In torch's sentence about a condition on a size that only the data decide."""
-OF_FIXED_SIZE = "an operator whose result has a size that no data decide (torch.where, a mask, a top-k)"
 _NODE = re.compile(r"While executing %(\S+) : .*?\[target=([\w.]+)\]")
+_WRITTEN = re.compile(r"\[target=torch\.ops\.higher_order\.auto_functionalized\w*\]\(args = \(([\w.]+)")
+"""The operator that a node of torch's own runs on copies of what it writes."""
 
 
 def own_stream(graph_module: fx.GraphModule) -> str | None:
@@ -198,8 +200,11 @@ def streams_not_taken(error: BaseException, mode: str, traced: fx.GraphModule | 
     )
 
 
-def failure_of(error: BaseException, can: TorchairMode, graph: str = "graph_0") -> Failure | None:
-    """The failure behind what TorchAir raised for a graph; None leaves the error as it is."""
+def failure_of(
+    error: BaseException, can: TorchairMode, graph: str = "graph_0", version: str = REFERENCE
+) -> Failure | None:
+    """The failure behind what TorchAir raised for a graph; None leaves the error as it is. `version`: of torch_npu, whose
+    tables say what it would take."""
     error = first_raised(error)
     text = str(error)
     if _OVERLAP in text and can.without_in_place is not None:
@@ -224,26 +229,29 @@ def failure_of(error: BaseException, can: TorchairMode, graph: str = "graph_0") 
     if node is None or not (missing or can.ge):
         return None
     traceback = re.split(r"\n\n|Traceback \(most recent", text.partition("Original traceback:")[2])[0]
-    operator = node[2].removeprefix("torch.ops.")
+    name = node[2]
+    if (written := _WRITTEN.search(text)) and "auto_functionalized" in name:
+        name = f"torch.ops.{written[1]}"
+    operator = name.removeprefix("torch.ops.")
     verb = "TorchAir has no GE converter for" if missing else "TorchAir's GE converter refuses"
     unread = _DEFINITION_UNREAD in text
     return Failure(
         graph=graph,
-        what=f"{verb} {node[2]}"
+        what=f"{verb} {name}"
         + (", and generates one only from an operator of CANN's of that name" if unread else ""),
         operator=operator,
         node=node[1],
         source=traced_line(traceback),
         reason="" if unread else _first(text),
-        fix=taken_instead(operator) if missing else OF_FIXED_SIZE if _DATA_DECIDE in text else None,
+        fix=taken_instead(operator, version) if missing else OF_FIXED_SIZE if _DATA_DECIDE in text else None,
     )
 
 
 def not_captured(
-    error: BaseException, mode: str, can: TorchairMode, refused: Sequence[Outside], graph: str
+    error: BaseException, mode: str, can: TorchairMode, refused: Sequence[Outside], graph: str, version: str = REFERENCE
 ) -> Failure | None:
     """The failure behind what a capture raised: the first operator of the graph that none can hold, if there is one."""
-    known = failure_of(error, can, graph)
+    known = failure_of(error, can, graph, version)
     if known is not None or not refused:
         return known
     first = refused[0]
@@ -278,7 +286,8 @@ def translating_captures(
         try:
             return compiled(*args)
         except RuntimeError as error:
-            failure = not_captured(error, backend.mode, can, refused, made[-1].id if made else "graph_0")
+            graph = made[-1].id if made else "graph_0"
+            failure = not_captured(error, backend.mode, can, refused, graph, backend.torch_npu)
             if failure is None:
                 raise
             if made:
@@ -297,7 +306,7 @@ def translate_errors(backend: Backend, traced: fx.GraphModule | None = None) -> 
     our passes raised, without the traceback that TorchAir puts into its text.
     """
     backend.refusal = None
-    known, mode, can = len(backend.compilations), backend.mode, torchair_mode(backend)
+    known, mode, can, version = len(backend.compilations), backend.mode, torchair_mode(backend), backend.torch_npu
     try:
         yield
     except Exception as error:
@@ -305,10 +314,10 @@ def translate_errors(backend: Backend, traced: fx.GraphModule | None = None) -> 
             raise backend.refusal from None
         last = next(iter(backend.compilations[known:][::-1]), None)
         graph = last.id if last is not None else "graph_0"
-        failure = streams_not_taken(error, mode, traced, graph) or failure_of(error, can, graph)
+        failure = streams_not_taken(error, mode, traced, graph) or failure_of(error, can, graph, version)
         if last is not None:
             if failure is None and can.captures:
-                failure = not_captured(error, mode, can, refused_in([last]), last.id)
+                failure = not_captured(error, mode, can, refused_in([last]), last.id, version)
             words = f"{type(error).__name__}: {_first(str(first_raised(error)))}"
             last.failure = failure or Failure(graph=last.id, what="TorchAir did not take the graph", reason=words)
         if failure is None:

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import threading
+import warnings
 
 from attrs import define, field
 
@@ -13,6 +14,9 @@ from npucompose.capture.lines import model_line
 from npucompose.capture.rules import CaptureMode, rules
 from npucompose.capture.runtime import Capture, CaptureRuntime
 from npucompose.targets.npu_offline.simulator.refusals import runtime_error
+
+ONLY_WARNED = (207000,)
+"""What a device does not support is a warning of torch_npu's (Ascend/pytorch 9e73e708, core/npu/NPUException.h:147)."""
 
 
 @define(kw_only=True, eq=False)
@@ -28,9 +32,12 @@ class RefusingRuntime(CaptureRuntime):
         if not row.holds(self.torch_npu):
             return
         where = source or model_line()
-        if sure and (row.code is not None or row.raises is not None):
+        if row.code in ONLY_WARNED:
+            warnings.warn(str(runtime_error(row, what, where)), stacklevel=2)
+        elif sure and (row.code is not None or row.raises is not None):
             raise runtime_error(row, what, where, self._mode())
-        self.noted.append(f"{what}{f' at {where}' if where else ''}: {row.forbids}.")
+        else:
+            self.noted.append(f"{what}{f' at {where}' if where else ''}: {row.forbids}.")
 
     def end(self, stream: int = 1, source: str | None = None) -> None:
         try:
@@ -56,5 +63,5 @@ class RefusingRuntime(CaptureRuntime):
     def _mode(self) -> CaptureMode:
         """The mode that decides about this thread."""
         mine = threading.get_ident()
-        own = [one.mode for one in self.captures if one.thread == mine]
-        return (own or [one.mode for one in self.captures] or [self.mode])[0]
+        own = [one for one in self.captures if one.thread == mine] or self.captures
+        return own[0].mode if own else self.mode

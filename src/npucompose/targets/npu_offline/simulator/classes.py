@@ -17,7 +17,7 @@ import torch
 from npucompose.targets.npu_offline.simulator.device import SimulatedDevice, SimulatedEvent
 from npucompose.targets.npu_offline.simulator.graph import SimulatedGraph
 from npucompose.targets.npu_offline.simulator.lacking import refuse, refused
-from npucompose.targets.npu_offline.simulator.recorder import Updater, chrome_trace
+from npucompose.targets.npu_offline.simulator.recorder import chrome_trace
 from npucompose.targets.npu_offline.simulator.refusals import checks, library_error
 from npucompose.targets.npu_offline.simulator.streams import DEVICE_TYPE
 
@@ -93,10 +93,8 @@ class EventBase(torch.Event):
         cls, enable_timing: bool = False, blocking: bool = False, interprocess: bool = False,
         graph_external: bool = False,
     ) -> EventBase:  # fmt: skip
-        if interprocess:
-            refuse("torch.npu.Event(interprocess=True)")
         made = super().__new__(cls, device="cpu")
-        made._event = cls._device.new_event(bool(graph_external))
+        made._event = cls._device.new_event(bool(graph_external), shared=bool(interprocess))
         weakref.finalize(made, cls._device.runtime.forget, made._event.number)
         return made
 
@@ -193,40 +191,6 @@ class GraphBase:
 
     begin_capture_to_if_node = refused("torch.npu.NPUGraph.begin_capture_to_if_node")
     end_capture_to_conditional_node = refused("torch.npu.NPUGraph.end_capture_to_conditional_node")
-
-
-class TaskGroups:
-    """torch_npu._C._graph_task_*: the calls between begin and end are a group that gets new arguments later."""
-
-    def __init__(self, device: SimulatedDevice) -> None:
-        self._device = device
-        self._begun: list[int] = []
-        self._updating: list[Updater] = []
-
-    def begin(self, stream: Any) -> None:
-        self._begun.append(len(self._tape("graph_task_group_begin")))
-
-    def end(self, stream: Any) -> list[Any]:
-        """The handle: the calls of the group."""
-        calls = self._tape("graph_task_group_end")[self._begun.pop() :]
-        self._device.ledger.note("task_group")
-        return calls
-
-    def update_begin(self, stream: Any, handle: list[Any]) -> None:
-        updater = Updater(handle)
-        updater.__enter__()
-        self._updating.append(updater)
-
-    def update_end(self, stream: Any) -> None:
-        updater = self._updating.pop()
-        updater.__exit__(None, None, None)
-        self._device.ledger.note("task_update", f"{updater.updated} calls")
-
-    def _tape(self, asked: str) -> list[Any]:
-        graph = self._device.capturing
-        if graph is None:
-            raise RuntimeError(f"simulator: {asked} outside a capture.")
-        return graph.tape
 
 
 def attach(device: SimulatedDevice) -> None:

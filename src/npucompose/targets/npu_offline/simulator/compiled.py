@@ -15,7 +15,7 @@ import torch
 from attrs import frozen
 from torch.utils._python_dispatch import _disable_current_modes
 
-from npucompose.targets.npu_offline.simulator import classes, lacking
+from npucompose.targets.npu_offline.simulator import classes, lacking, tasks
 from npucompose.targets.npu_offline.simulator.device import CUBE, TASK_QUEUE, VECTOR, SimulatedDevice
 from npucompose.targets.npu_offline.simulator.graph import owner_of
 from npucompose.targets.npu_offline.simulator.refusals import library_error
@@ -170,7 +170,7 @@ def _limits(device: SimulatedDevice) -> dict[str, Any]:
 
 
 def _graphs(device: SimulatedDevice) -> dict[str, Any]:
-    groups = classes.TaskGroups(device)
+    groups = tasks.TaskGroups(device)
 
     def scope(what: str) -> Callable[[str | None], None]:
         return lambda name: device.note_capture(f"super kernel scope {what} {name or ''}".rstrip())
@@ -193,6 +193,8 @@ def _graphs(device: SimulatedDevice) -> dict[str, Any]:
         "_graph_task_group_end": groups.end,
         "_graph_task_update_begin": groups.update_begin,
         "_graph_task_update_end": groups.update_end,
+        "_NPUTaskGroupHandle": tasks.TaskGroup,
+        "_npu_fused_infer_attention_score_out_graph": groups.update_attention,
         "_super_kernel_scope_begin": scope("begin"),
         "_super_kernel_scope_end": scope("end"),
         "_weak_ref_tensor": torch.Tensor.detach,

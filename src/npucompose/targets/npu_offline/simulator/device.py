@@ -22,7 +22,7 @@ from npucompose.capture.places import Places
 from npucompose.capture.rules import CaptureMode
 from npucompose.targets.npu_offline.simulator.captures import RefusingRuntime
 from npucompose.targets.npu_offline.simulator.randomness import Capturing
-from npucompose.targets.npu_offline.simulator.recorder import Recorder
+from npucompose.targets.npu_offline.simulator.recorder import Recorder, enter_below, leave_below
 from npucompose.targets.npu_offline.simulator.streams import CurrentStreams, StreamPools
 from npucompose.vendor.devices import Soc, device_of
 
@@ -53,6 +53,8 @@ class SimulatedEvent:
 
     number: int
     external: bool = False
+    shared: bool = False
+    """It was made for several processes."""
     signalled: bool = False
 
 
@@ -64,9 +66,10 @@ class OpenGraph(Capturing, Protocol):
     tape: list[Any]
     blocks: dict[int, torch.UntypedStorage]
 
+    def end(self) -> None: ...
     def taped_record(self, event: SimulatedEvent, stream: int) -> None: ...
     def taped_wait(self, event: SimulatedEvent, stream: int) -> None: ...
-    def taped_reset(self, event: SimulatedEvent) -> None: ...
+    def taped_reset(self, event: SimulatedEvent, stream: int) -> None: ...
     def taped_host_call(self, function: Callable[[Any], Any], data: Any, stream: int) -> None: ...
 
 
@@ -87,6 +90,8 @@ class SimulatedDevice:
         self.graphs: list[Any] = []
         """Captured graphs in order; TorchAir makes an empty one first for each FX graph, which is not among them."""
         self.ge_sessions: list[Any] = []
+        self.not_written: list[str] = []
+        """Files that CANN would have written."""
         self.options: dict[str, str] = {}
         """What torch_npu's Python set with `_npu_setOption`."""
         self.cores = {CUBE: self.soc.cube, VECTOR: self.soc.vector}
@@ -118,8 +123,8 @@ class SimulatedDevice:
     def new_stream(self, priority: int = 0, *, sync_launch: bool = False) -> int:
         return self.pools.take(priority, sync_launch=sync_launch)
 
-    def new_event(self, external: bool = False) -> SimulatedEvent:
-        return SimulatedEvent(number=next(self._event_numbers), external=external)
+    def new_event(self, external: bool = False, *, shared: bool = False) -> SimulatedEvent:
+        return SimulatedEvent(number=next(self._event_numbers), external=external, shared=shared)
 
     def new_pool(self, *, of_a_graph: bool = False) -> tuple[int, int]:
         """A handle as torch_npu makes them: the first number counts graphs' own pools, the second those of users."""
@@ -174,13 +179,13 @@ class SimulatedDevice:
             self.open = {stream: one for stream, one in self.open.items() if one is not graph}
             recorder = self._watching.__dict__.pop("recorder", None) if not self.open else None
             if recorder is not None:
-                recorder.__exit__(None, None, None)
+                leave_below(recorder)
 
     def watch(self) -> None:
         """Calls of this thread are seen from now on, until it ends the last capture that is open."""
         if not hasattr(self._watching, "recorder"):
             self._watching.recorder = Recorder(self)
-            self._watching.recorder.__enter__()
+            enter_below(self._watching.recorder)
 
     def refuse(self, rule: str, what: str) -> None:
         """RuntimeError in the device's words; `noted` where a device says nothing."""
@@ -189,11 +194,13 @@ class SimulatedDevice:
 
     def check(self, func: torch._ops.OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         """What a capture forbids of an operator."""
-        rule, what = broken_rule(func, args, kwargs) if self.runtime.capturing else (None, "")
-        if rule in ("host_read", "data_shape", "sync_copy"):
-            self.runtime.read(what, None, self.current, rule)
-        elif rule is not None and self.capturing is not None:
-            self.refuse(rule, what)
+        broken = broken_rule(func, args, kwargs) if self.runtime.capturing else None
+        if broken is None:
+            return
+        if broken.does in ("reads", "copies"):
+            self.runtime.read(broken.what, None, self.current, broken.rule)
+        elif broken.does != "synchronises" or self.capturing is not None:
+            self.refuse(broken.rule, broken.what)
 
     def copied(self, tensor: torch.Tensor, what: str, *, blocking: bool = True) -> None:
         """A tensor of the device is copied to or from the host; page-locked memory is torch's own choice there."""
@@ -218,7 +225,7 @@ class SimulatedDevice:
 
     def record(self, event: SimulatedEvent, stream: int) -> None:
         self.ledger.note("event_record", f"event {event.number} on stream {stream}")
-        self.runtime.record(event.number, stream, model_line(), external=event.external)
+        self.runtime.record(event.number, stream, model_line(), external=event.external, shared=event.shared)
         graph = self.graph_of(stream)
         if graph is not None:
             graph.taped_record(event, stream)
@@ -232,7 +239,7 @@ class SimulatedDevice:
 
     def wait(self, event: SimulatedEvent, stream: int) -> None:
         self.ledger.note("event_wait", f"event {event.number} on stream {stream}")
-        self.runtime.wait(event.number, stream, model_line(), external=event.external)
+        self.runtime.wait(event.number, stream, model_line(), external=event.external, shared=event.shared)
         self._tell_notes()
         graph = self.graph_of(stream)
         if graph is not None:
@@ -241,7 +248,7 @@ class SimulatedDevice:
     def reset(self, event: SimulatedEvent, stream: int) -> None:
         graph = self.graph_of(stream)
         if graph is not None:
-            graph.taped_reset(event)
+            graph.taped_reset(event, stream)
         else:
             event.signalled = False
 

@@ -17,6 +17,7 @@ from npucompose.capture.rules import CAPTURE_MODES, rules
 from npucompose.targets.npu_offline.simulator.device import SimulatedDevice, SimulatedEvent
 from npucompose.targets.npu_offline.simulator.randomness import CapturedRandomness
 from npucompose.targets.npu_offline.simulator.recorder import (
+    HOST_EFFECTS,
     KERNEL,
     RECORD,
     WAIT,
@@ -70,6 +71,10 @@ class SimulatedGraph:
         self.order = Order()
         self.tasks: list[tuple[str, str | int, int]] = []
         """(kind, kernel or event, stream): `chrome_trace` takes them."""
+        self.groups: dict[int, list[RecordedCall]] = {}
+        """{stream: the calls of the task group that is open there}."""
+        self.group_fault: RuntimeError | None = None
+        """What was recorded in a task group and cannot be there."""
         self.seconds = 0.0
         self.replays = 0
         self.captured = False
@@ -107,7 +112,7 @@ class SimulatedGraph:
         if self.device.current != self._stream:
             raise runtime_error(rules().of("unmatched_end"), "capture_end()", model_line())
         if self.device.open.get(self._stream) is not self:
-            raise library_error("end_without_begin")
+            self._end_anothers()
         try:
             self.device.end(self)
             self._streams = self.device.hold_streams(self._tasks().values())
@@ -124,6 +129,18 @@ class SimulatedGraph:
             LIVE.add(self)
             self.device.graphs.append(self)
             self.device.ledger.note("capture", f"{self.kernels} kernels, pool {self._pool}")
+
+    def _end_anothers(self) -> None:
+        """The runtime is asked first, by the stream, and its answer is not raised (NPUGraph.cpp:355 to 369)."""
+        another = self.device.open.get(self._stream)
+        try:
+            if another is None:
+                self.device.runtime.end(self._stream, model_line())
+            else:
+                another.end()
+        except RuntimeError as error:
+            raise library_error("end_without_begin") from error
+        raise library_error("end_without_begin")
 
     def _tasks(self) -> Counter[int]:
         """{stream: kernels on it}."""
@@ -195,20 +212,32 @@ class SimulatedGraph:
         if not call.computes:
             return
         self.device.launched(str(call.func))
+        if call.func._schema.name in HOST_EFFECTS:
+            self._no_kernel(str(call.func), call.stream)
+        elif call.stream in self.groups:
+            self.groups[call.stream].append(call)
         self.notes.append(f"{call.func} on stream {call.stream}")
         self.tasks.append((KERNEL, str(call.func), call.stream))
         made = [t for t in tensors(call.out) if t.data_ptr() not in {r.data_ptr() for r in written}]
         reads = storages([*call.args, *call.kwargs.values()])
         self.order.call(call.stream, str(call.func), reads, storages([*written, *made]))
 
-    def taped_reset(self, event: SimulatedEvent) -> None:
+    def _no_kernel(self, what: str, stream: int) -> None:
+        if stream in self.groups:
+            self.group_fault = library_error("group_without_kernel", what=what)
+            raise self.group_fault
+
+    def taped_reset(self, event: SimulatedEvent, stream: int) -> None:
+        self._no_kernel("event.reset()", stream)
         self.taped(HostSignal(event=event, act="clear"))
 
     def taped_host_call(self, function: Callable[[Any], Any], data: Any, stream: int) -> None:
+        self._no_kernel("a function of the host", stream)
         self.notes.append(f"host function on stream {stream}")
         self.taped(HostCall(function=function, data=data))
 
     def taped_record(self, event: SimulatedEvent, stream: int) -> None:
+        self._no_kernel("event.record()", stream)
         self.notes.append(f"record event {event.number} on stream {stream}")
         if event.external:
             self.taped(HostSignal(event=event, act="set"))
@@ -216,6 +245,7 @@ class SimulatedGraph:
         self.order.record(event.number, stream)
 
     def taped_wait(self, event: SimulatedEvent, stream: int) -> None:
+        self._no_kernel("event.wait()", stream)
         kind = "external event" if event.external else "event"
         self.notes.append(f"wait {kind} {event.number} on stream {stream}")
         if event.external:

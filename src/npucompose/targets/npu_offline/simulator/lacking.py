@@ -44,7 +44,7 @@ LACKING: Mapping[str, tuple[str, ...]] = {
     ),
     "there is no second process with a device to share it with": (
         "_distributed_c10d", "_npu_canDeviceAccessPeer", "_npu_ipc_collect", "torch.npu.Event.from_ipc_handle",
-        "torch.npu.Event.ipc_handle", "torch.npu.Event(interprocess=True)", "torch_npu.distributed",
+        "torch.npu.Event.ipc_handle", "torch_npu.distributed",
     ),
     TENSORS: (
         "torch.npu.BFloat16Tensor", "torch.npu.BoolTensor", "torch.npu.ByteTensor", "torch.npu.CharTensor",

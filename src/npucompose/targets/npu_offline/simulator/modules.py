@@ -6,6 +6,7 @@ import importlib
 import importlib.machinery
 import importlib.util
 import sys
+from copy import deepcopy
 from importlib.abc import MetaPathFinder
 from pathlib import Path
 from types import ModuleType
@@ -17,6 +18,7 @@ from torch.utils.backend_registration import _setup_privateuseone_for_python_bac
 from npucompose.ops.catalogue import dtype_numbers
 from npucompose.targets.npu_offline.simulator import compiled, ge_session, host, lacking
 from npucompose.targets.npu_offline.simulator.device import SimulatedDevice
+from npucompose.targets.npu_offline.simulator.generators import generator_class
 from npucompose.targets.npu_offline.simulator.randomness import DeviceGenerator
 from npucompose.targets.npu_offline.simulator.streams import DEVICE_TYPE
 
@@ -57,6 +59,7 @@ def install(device: SimulatedDevice, root: Path) -> None:
     for full in lacking.LACKING[lacking.TENSORS]:
         setattr(npu, full.rpartition(".")[2], lacking.refused(full))  # types that torch_npu's C++ puts there
     _name_saved_tensors(importlib.import_module("torch_npu.npu.graphs"))
+    _refer_to_tensors()
     npu.init()
     _generator(device, npu)
     for name in ("torch_npu.npu.amp", "torch_npu.npu.aclnn"):
@@ -131,9 +134,22 @@ def _name_saved_tensors(graphs: ModuleType) -> None:
     graphs.__dict__["_build_save_npugraph_tensor_path"] = built
 
 
+def _refer_to_tensors() -> None:
+    """NPUGraph.update calls an operator with the tensors of its capture: of a CPU's tensors torch_npu keeps copies."""
+
+    def kept(value: Any) -> Any:
+        return value.detach() if isinstance(value, torch.Tensor) else deepcopy(value)
+
+    for name in ("graphs", "_npugraph_handlers.npugraph_handler"):  # the second since 2.13
+        holder = sys.modules.get(f"torch_npu.npu.{name}")
+        if holder is not None and "deepcopy" in vars(holder):
+            vars(holder)["deepcopy"] = kept
+
+
 def _generator(device: SimulatedDevice, npu: ModuleType) -> None:
     """torch.npu.manual_seed, set_rng_state and their like ask the device's rules first."""
     generator = DeviceGenerator(device)
+    torch.Generator = generator_class(device)  # pyright: ignore[reportAttributeAccessIssue]
     for home in (npu, importlib.import_module("torch_npu.npu.random")):
         if "get_default_generator" in home.__dict__:
             home.__dict__["get_default_generator"] = lambda device_index: generator
@@ -159,7 +175,7 @@ def _nothing() -> None:
 
 
 def _dynamo() -> None:
-    """What torch_npu does to Dynamo when it is first used, but for its backends: TorchAir is called by name here."""
+    """What torch_npu does to Dynamo when it is first used."""
     from torch._dynamo import trace_rules
 
     trace_rules.add(__name__.rpartition(".")[0])  # on a device this is C++, into which Dynamo does not look
@@ -167,3 +183,13 @@ def _dynamo() -> None:
     utils.add_dynamo_methods_init()
     importlib.import_module("torch_npu.dynamo.trace_rule")._patch_npu_trace_rules()
     getattr(utils, "register_npu_graphsafe_rng", _nothing)()  # since torch_npu 2.13
+    _backends(importlib.import_module("torch_npu.dynamo"))
+
+
+def _backends(dynamo: ModuleType) -> None:
+    """torch.compile(backend="npu" | "npugraph_ex" | "npugraphs"); a wheel that is installed has entry points."""
+    from torch._dynamo import register_backend
+
+    dynamo._register_backends()
+    if hasattr(dynamo, "_npugraphs_backend_entrypoint"):  # since torch_npu 2.13
+        register_backend(dynamo._npugraphs_backend_entrypoint, name="npugraphs")

@@ -21,19 +21,19 @@ from __future__ import annotations
 
 import importlib
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from npucompose.ops import attention, npu
+from npucompose.ops import functionalised, npu
 from npucompose.ops.catalogue import meta_files, of_wheel
 from npucompose.ops.definitions import unsupported
+from npucompose.targets.npu_offline.simulator.attention_forms import capture_forms
 from npucompose.targets.npu_offline.simulator.device import SimulatedDevice
 from npucompose.targets.npu_offline.simulator.modules import module
 
-FIA = attention.FIA
 _LIBRARIES: list[torch.library.Library] = []
 
 
@@ -48,6 +48,7 @@ def define(device: SimulatedDevice, root: Path, version: str) -> None:
         library.define(known.schemas[name])
     _load_meta_functions(root)
     _implement(library, {name: known.schemas[name] for name in own})
+    functionalised.register(library, own, npu.overload)
     register_composites(aten)
     aten.impl("record_stream", lambda tensor, stream: device.use(tensor, stream.stream_id), "CPU")
 
@@ -59,32 +60,13 @@ def _load_meta_functions(root: Path) -> None:
 
 
 def _implement(library: torch.library.Library, schemas: Mapping[str, str]) -> None:
-    """The reference kernels of npucompose.ops, and the two forms in which TorchAir calls FIA while it captures."""
-    own = {f"{FIA}.out": _fia_out, f"_{FIA}_get_max_workspace": _fia_workspace}
+    """The reference kernels of npucompose.ops; attention also in the forms in which a capture calls it."""
+    own = capture_forms()
     fused_attention = register_fused_attention(library)
     for name, schema in schemas.items():
         if name not in fused_attention:
             key = "CPU" if npu.takes_tensors(schema) else "CompositeExplicitAutograd"
             library.impl(name, npu.value(name, own.get(name)), key)
-
-
-def _fia_out(
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    *,
-    workspace: torch.Tensor | None = None,
-    out: Sequence[torch.Tensor],
-    **options: Any,
-) -> Sequence[torch.Tensor]:
-    for given, made in zip(out, attention.KERNELS[FIA](query, key, value, **options), strict=True):
-        given.copy_(made)
-    return out
-
-
-def _fia_workspace(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, **options: Any) -> torch.Tensor:
-    """Scratch memory; the reference kernel needs none, so that its size says nothing."""
-    return torch.empty(16, dtype=query.dtype, device=query.device)
 
 
 FUSED_DTYPES = (torch.float16, torch.bfloat16, torch.float32)

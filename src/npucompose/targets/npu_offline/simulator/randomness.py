@@ -11,14 +11,24 @@ there.
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Mapping
 from typing import Any, Protocol
 
 import torch
 from attrs import define, frozen
 from torch.utils._python_dispatch import _disable_current_modes
 
+from npucompose.capture.generators import seed_of
 from npucompose.targets.npu_offline.simulator.refusals import library_error
 
+ATTEMPTS: Mapping[str, str] = {
+    "__new__": "construct a new NPUGeneratorImpl",
+    "seed": "call NPUGeneratorImpl::seed while in capture mode",
+    "get_offset": "call NPUGeneratorImpl::get_offset while in capture mode",
+    "set_offset": "call NPUGeneratorImpl::set_offset while in capture mode",
+    "clone_state": "call NPUGeneratorImpl::clone_impl while in capture mode",
+}
+"""{method: what torch_npu says that it cannot do in a capture} (Ascend/pytorch, aten/NPUGeneratorImpl.cpp)."""
 State = torch.Tensor
 """What `get_state` gives: bytes, the first eight of which are the seed."""
 
@@ -32,10 +42,6 @@ def copied(state: State) -> State:
     made = bytearray(content(state))
     with _disable_current_modes():
         return torch.frombuffer(made, dtype=torch.uint8)
-
-
-def seed_of(state: State) -> int:
-    return int.from_bytes(content(state)[:8], "little")
 
 
 def fresh(seed: int) -> State:
@@ -105,7 +111,7 @@ class CapturedRandomness:
         own = [value for value in (*args, *kwargs.values()) if isinstance(value, torch.Generator)]
         for generator in own:
             self._keep(generator)
-        if own and own[0] is not torch.default_generator:
+        if own and not _same(own[0], torch.default_generator):
             return func(*args, **kwargs)
         torch.default_generator.set_state(self._now)
         out = func(*args, **kwargs)
@@ -128,8 +134,13 @@ class CapturedRandomness:
             generator.set_state(state)
 
     def _keep(self, generator: torch.Generator) -> None:
-        if all(kept is not generator for kept, _ in self._before):
+        if not any(_same(kept, generator) for kept, _ in self._before):
             self._before.append((generator, generator.get_state()))
+
+
+def _same(one: Any, other: Any) -> bool:
+    """Whether both are one generator, which torch wraps anew for each call."""
+    return one._cdata == other._cdata
 
 
 def draws(func: torch._ops.OpOverload) -> bool:
@@ -191,22 +202,24 @@ class DeviceGenerator:
         return self
 
     def seed(self) -> int:
-        self._outside("call NPUGeneratorImpl::seed while in capture mode")
+        outside_a_capture(self._device, ATTEMPTS["seed"])
         return torch.default_generator.seed()
 
     def get_offset(self) -> int:
-        self._outside("call NPUGeneratorImpl::get_offset while in capture mode")
+        outside_a_capture(self._device, ATTEMPTS["get_offset"])
         return torch.default_generator.get_offset()
 
     def set_offset(self, offset: int) -> DeviceGenerator:
-        self._outside("call NPUGeneratorImpl::set_offset while in capture mode")
+        outside_a_capture(self._device, ATTEMPTS["set_offset"])
         torch.default_generator.set_offset(offset)
         return self
 
     def clone_state(self) -> torch.Generator:
-        self._outside("call NPUGeneratorImpl::clone_impl while in capture mode")
+        outside_a_capture(self._device, ATTEMPTS["clone_state"])
         return torch.default_generator.clone_state()
 
-    def _outside(self, attempt: str) -> None:
-        if self._device.capturing is not None:
-            raise library_error("generator_in_capture", attempt=attempt)
+
+def outside_a_capture(device: Randomness, attempt: str) -> None:
+    """What torch_npu allows only while the current stream is not captured."""
+    if device.capturing is not None:
+        raise library_error("generator_in_capture", attempt=attempt)

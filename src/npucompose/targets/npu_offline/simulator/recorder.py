@@ -15,21 +15,24 @@ missing event would never show in the values. Vector clocks over streams and eve
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from attrs import define, field, frozen
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch._ops import HigherOrderOperator
+from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode, _pop_mode, _push_mode
 
+from npucompose.capture.kernels import custom_body
 from npucompose.targets.npu_offline.simulator.randomness import draws
 
 FACTORIES = frozenset(
     {"aten::empty", "aten::empty_strided", "aten::empty_like", "aten::new_empty", "aten::new_empty_strided"}
 )
 """They give memory and compute nothing, so that a replay has nothing to do."""
-SCRATCH = "_get_max_workspace"
-"""Operators whose names end so give memory for another one to work in: its size is worked out on the host."""
+MEMORY_ONLY = ("_get_max_workspace", "_infer_output")
+"""Operators whose names end so give memory for another one to work in or to write, of a size that the host knows."""
 HOST_EFFECTS = frozenset({"npu::save_npugraph_tensor", "npu::print_npugraph_tensor"})
 """They write a file or print: a capture only notes them, every replay does them."""
 USE = "aten::record_stream"
@@ -55,7 +58,7 @@ class RecordedCall:
         `_unsafe_view` is no view by its schema and gives its input's memory all the same.
         """
         name = self.func._schema.name
-        bare = name in FACTORIES or name.endswith(SCRATCH)
+        bare = name in FACTORIES or name.endswith(MEMORY_ONLY)
         if bare or name.partition("::")[0] in CONTROL or self.func.is_view:
             return False
         if self.func._schema.is_mutable or "out" in self.kwargs or name in HOST_EFFECTS:
@@ -83,27 +86,34 @@ class MemoryBefore:
 
     def undo(self) -> None:
         for storage, before in self._kept.values():
+            if storage.nbytes() != before.nbytes():
+                storage.resize_(before.nbytes())
             storage.copy_(before)
 
 
 class Recorder(TorchDispatchMode):
     """Asks the device about each call of a thread, and puts it on the tape of the graph that captures its stream."""
 
+    supports_higher_order_operators = True
+
     def __init__(self, device: Any) -> None:
         super().__init__()
         self.device = device
 
     def __torch_dispatch__(
-        self, func: torch._ops.OpOverload, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
+        if (body := _python_of(func)) is not None:
+            with self:  # its Python is run by the capture alone, and a replay runs the kernels that it starts
+                return body(*args, **kwargs)
         if func._schema.name == USE:
             return func(*args, **kwargs)  # its kernel notes it on the device
         self.device.check(func, args, kwargs)
         graph = self.device.capturing
         if graph is None:
             return self._aside(func, args, kwargs)
-        written = list(_written(func, args, kwargs))
+        written = list(written_by(func, args, kwargs))
         for tensor in written:
             graph.keep(tensor.untyped_storage())
         out: Any = None
@@ -127,23 +137,42 @@ class Recorder(TorchDispatchMode):
         return out
 
 
-class Updater(TorchDispatchMode):
-    """Between graph_task_update_begin and _end a call does not run: it gives a recorded task new arguments."""
+@contextmanager
+def _set_aside(below: TorchDispatchMode | None = None) -> Iterator[None]:
+    """Without the dispatch modes above `below`, or without any."""
+    above: list[TorchDispatchMode] = []
+    while (top := _get_current_dispatch_mode()) is not None and top is not below:
+        above.append(top)
+        _pop_mode()
+    try:
+        yield
+    finally:
+        for mode in reversed(above):
+            _push_mode(mode)
 
-    def __init__(self, tasks: Sequence[Any]) -> None:
-        super().__init__()
-        self.tasks = [task for task in tasks if isinstance(task, RecordedCall)]
-        self.updated = 0
 
-    def __torch_dispatch__(
-        self, func: torch._ops.OpOverload, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
-    ) -> Any:
-        for call in self.tasks:
-            if call.func is func:
-                call.args, call.kwargs = args, kwargs or {}
-                self.updated += 1
-                return call.out
-        raise RuntimeError(f"{func} is no task of the captured group: {', '.join(str(c.func) for c in self.tasks)}.")
+def enter_below(mode: TorchDispatchMode) -> None:
+    """Enter `mode` below those that are entered already.
+
+    As a device does, it sees the calls that are left when they are done: torch.npu.graph enters its own mode, which
+    puts attention into task groups, before it begins to capture.
+    """
+    with _set_aside():
+        mode.__enter__()
+
+
+def leave_below(mode: TorchDispatchMode) -> None:
+    with _set_aside(mode):
+        mode.__exit__(None, None, None)
+
+
+def _python_of(func: Any) -> Callable[..., Any] | None:
+    """The Python of torch.cond, and of an operator that torch.library.custom_op made."""
+    if func is torch.ops.higher_order.cond:
+        return lambda pred, yes, no, operands=(): (yes if pred else no)(*operands)
+    if isinstance(func, HigherOrderOperator):
+        raise NotImplementedError(f"simulator: a capture of torch.ops.higher_order.{func.name()} is not known here.")
+    return custom_body(func)
 
 
 def tensors(value: Any) -> list[torch.Tensor]:
@@ -160,7 +189,7 @@ def storages(value: Any) -> set[int]:
     return {tensor.untyped_storage()._cdata for tensor in tensors(value)}
 
 
-def _written(func: torch._ops.OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterator[torch.Tensor]:
+def written_by(func: torch._ops.OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterator[torch.Tensor]:
     """The tensors among the arguments that the schema says are written."""
     yield from tensors(kwargs.get("out"))  # torch_npu registers a list of outputs without saying that it is written
     for index, argument in enumerate(func._schema.arguments):

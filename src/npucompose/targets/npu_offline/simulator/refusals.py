@@ -33,6 +33,8 @@ class LibraryCheck:
     sources: tuple[str, ...]
     error: str | None = None
     code: int | None = None
+    why: str | None = None
+    """What the simulator says below the answer."""
 
 
 @frozen(kw_only=True)
@@ -62,8 +64,9 @@ def library_error(name: str, **words: object) -> RuntimeError:
     """The error of that row; its sentence as torch_npu raises it."""
     row = checks().of(name)
     sentence = row.raises.format(**words)
+    why = "" if row.why is None else f"\nsimulator: {row.why.format(**words)}."
     if row.code is not None:
-        return RuntimeError(_answered(sentence, row.code))
+        return RuntimeError(f"{_answered(sentence, row.code)}{why}")
     return RuntimeError(sentence if row.error is None else f"{sentence}{_kind(row.error)}")
 
 
@@ -74,7 +77,8 @@ def runtime_error(
     at = f" at {source}" if source else ""
     why = f"\nsimulator: {what}{at}: {rule.forbids}. Instead: {rule.fix}."
     if rule.raises is not None:
-        return RuntimeError(f"{rule.raises}{why}")
+        code = "" if rule.code is None else f" The runtime's code is {rule.code}."
+        return RuntimeError(f"{rule.raises}{why}{code}")
     call = checks().calls.get(what, rule.call or "")
     assert rule.code is not None
     if not rule.first:
