@@ -105,10 +105,12 @@ def shortest(name: str) -> str:
     return name
 
 
-def is_object(value: Value) -> bool:
-    """Whether a value is certainly not None: an object that the script makes, or a function of TorchAir's."""
+def compared_with_none(e: ast.Compare, value: Value) -> Value | None:
+    """`value is None`, or `is not`, of what is certainly an object; None for any other comparison."""
     vendor = isinstance(value, Dotted) and shortest(value.name).rpartition(".")[2] in VENDOR
-    return vendor or isinstance(value, (Config, ScriptBackend, Items, Def, Object))
+    is_object = vendor or isinstance(value, (Config, ScriptBackend, Items, Def, Object))
+    answer = {ast.Is: Const(value=False), ast.IsNot: Const(value=True)}.get(type(e.ops[0]))
+    return answer if is_object and ast.unparse(e.comparators[0]) == "None" else None
 
 
 def _is_ours(backend: Value | None) -> bool:
