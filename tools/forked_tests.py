@@ -32,6 +32,7 @@ class Outcome:
 
 def forked(act: Callable[[], dict[str, Any]], log: Path, limit: float) -> dict[str, Any] | str:
     """What `act` gives in a fork of this process, else `died` or `timeout`; what the fork prints goes into `log`."""
+    sys.stdout.flush()
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
@@ -42,6 +43,7 @@ def forked(act: Callable[[], dict[str, Any]], log: Path, limit: float) -> dict[s
             os.dup2(file.fileno(), 2)
         with os.fdopen(writer, "wb") as pipe:
             pipe.write(json.dumps(act()).encode())
+        sys.stdout.flush()
         os._exit(0)
     os.close(writer)
     data, over = _read(reader, time.monotonic() + limit)

@@ -130,6 +130,9 @@ def test_random_numbers_are_noted_for_torchair_does_not_promise_them() -> None:
     assert "npugraph_ex" in note
     assert "cache_compile" in note
     assert captured(BranchOnConfiguration).notes == ()
+    assert captured(lambda: lambda x: F.scaled_dot_product_attention(x[None], x[None], x[None])).notes == ()
+    (note,) = captured(lambda: lambda x: F.scaled_dot_product_attention(x[None], x[None], x[None], dropout_p=0.5)).notes
+    assert "draws random numbers" in note
 
 
 def test_a_model_that_ends_in_an_error_of_its_own_has_no_counts() -> None:

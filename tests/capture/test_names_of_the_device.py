@@ -55,6 +55,21 @@ def test_numbers_of_python_are_copied_to_the_device_that_stands_around_them() ->
     assert found(captured(lambda: lambda x: x + torch.ones(4))) == [("host_tensor", None)]
 
 
+def test_modules_below_torch_npu_and_casts_are_known() -> None:
+    def uses(x: Tensor) -> Tensor:
+        assert torch.npu.memory.memory_allocated() == 0
+        side = torch.npu.streams.Stream()
+        assert side != torch.npu.current_stream()
+        with torch.npu.amp.autocast():
+            y = x @ x
+        with torch.autocast("npu", dtype=torch.bfloat16), torch.autocast(device_type="npu", enabled=False):
+            z = x @ x
+        return y.float() + z
+
+    facts = captured(lambda: uses)
+    assert (found(facts), facts.verdict) == ([], "captures"), facts.evidence
+
+
 # torch_npu._C, where torch_npu is at hand.
 
 

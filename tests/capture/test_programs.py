@@ -37,6 +37,14 @@ def test_what_only_looks_like_a_mistake_gives_no_alarm(program: Program) -> None
     assert program.unlike in rules().rules
 
 
+@pytest.mark.parametrize("torch_npu", ["2.14.0"])
+def test_other_wheels_say_the_same_unless_the_rule_names_its_versions(torch_npu: str) -> None:
+    for one in PROGRAMS:
+        holds = one.rule is not None and rules().of(one.rule).holds(torch_npu)
+        facts = captured(one.made, capture_mode=one.mode, torch_npu=torch_npu)
+        assert [found.rule for found in facts.findings] == ([one.rule] if holds else []), one.name
+
+
 def test_there_are_120_programs_and_each_rule_that_a_program_can_break_has_both() -> None:
     beyond = {
         "data_memory", "graph_break", "streams_exhausted", "memory_exhausted", "capture_lost", "still_captured",

@@ -1,6 +1,6 @@
 """The module that stands as `torch_npu._C` under the simulated capture, where torch_npu is at hand.
 
-What breaks a rule is refused, whoever calls it. A model's own call of what no table has gives a finding; the Python of
+What breaks a rule is refused from every caller. A model's own call of what no table has gives a finding; the Python of
 the wheel is handed what it always is.
 """
 

@@ -28,7 +28,7 @@ from npucompose.capture.watch import watching
 
 @contextmanager
 def simulated(machine: SimulatedMachine) -> Iterator[None]:
-    """In here streams, events, collectives, generators, seeds, threads and `torch.cond` are this machine's."""
+    """In here streams, events, collectives, generators, seeds, threads and `torch.cond` are those of `machine`."""
     api, seeds = Api(machine), Seeds(machine)
     npu = npu_module(api, seeds)
     with ExitStack() as stack:
@@ -37,7 +37,8 @@ def simulated(machine: SimulatedMachine) -> Iterator[None]:
         vendor = sys.modules.get("torch_npu")
         if vendor is not None:
             compiled = CompiledModule(api, vendor._C)
-            put(patch.dict(sys.modules, {"torch_npu.npu": npu, "torch_npu._C": compiled}))
+            own = dict.fromkeys(("torch_npu.npu", "torch_npu.npu.streams", "torch_npu.npu.graphs"), npu)
+            put(patch.dict(sys.modules, {**own, "torch_npu._C": compiled}))
             put(patch.object(vendor, "npu", npu))
             put(patch.object(vendor, "_C", compiled))
         _replace(put, torch.cuda, shared(api, seeds, "torch.cuda"))
@@ -45,9 +46,11 @@ def simulated(machine: SimulatedMachine) -> Iterator[None]:
         for name in ("from_numpy", "frombuffer"):
             put(patch.object(torch, name, _on_host(machine, getattr(torch, name))))
         put(patch.object(torch.Tensor, "npu", _moved, create=True))
+        put(patch.object(torch.Tensor, "record_stream", _recorded(api)))
         put(patch.object(torch.Tensor, "is_npu", property(lambda x: not machine.places.on_host(x)), create=True))
         put(patch.object(torch, "Generator", refusing_generators(machine)))
         put(patch.object(torch, "device", device_class(api)))
+        put(patch.object(torch, "autocast", autocast_class()))
         put(patch.object(torch, "manual_seed", seeds.seeding(torch.manual_seed)))
         put(patch.object(torch, "cond", _choosing(api)))
         put(patch.object(threading.Thread, "start", _starting(api, threading.Thread.start)))
@@ -84,9 +87,29 @@ def device_class(api: Api) -> type:
     return AnyDevice("device", (), {})
 
 
+def autocast_class() -> type:
+    """What stands as `torch.autocast`: it takes the device's name, and casts as this machine does."""
+
+    class autocast(torch.autocast):
+        def __init__(self, device_type: str, dtype: torch.dtype | None = None, **more: Any) -> None:
+            own = names_npu(device_type)
+            super().__init__("cpu" if own else device_type, torch.float16 if own and dtype is None else dtype, **more)
+
+    return autocast
+
+
 def _moved(tensor: torch.Tensor, device: Any = None, non_blocking: bool = False, **more: Any) -> torch.Tensor:
     """`x.npu()`, as torch_npu adds it to a tensor."""
     return tensor.to("npu" if device is None else device, non_blocking=non_blocking, **more)
+
+
+def _recorded(api: Api) -> Callable[..., None]:
+    """`x.record_stream(s)`: the allocator's business, which a capture puts off (NPUCachingAllocator.cpp:1588)."""
+
+    def record_stream(tensor: torch.Tensor, stream: Any) -> None:
+        api.line()
+
+    return record_stream
 
 
 def _replace(put: Callable[[Any], Any], module: Any, functions: Mapping[str, Any]) -> None:

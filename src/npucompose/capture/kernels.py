@@ -58,7 +58,7 @@ class Kernels(TorchDispatchMode):
     def _refuse(self, func: Any, args: Sequence[Any], given: dict[str, Any], host: Sequence[torch.Tensor]) -> bool:
         """What the rules forbid of one operator on tensors of the device; whether the host does its work."""
         name, stream = _short(func), self.machine.stream
-        if torch.Tag.nondeterministic_seeded in func.tags:
+        if _draws(func, args, given):
             self._drawn(name)
         broken = broken_rule(func, args, given)
         if broken is not None and broken.does in ("reads", "copies"):
@@ -148,9 +148,18 @@ def _words(func: Any, rule: str) -> str:
 
 
 def _argument(func: Any, args: Sequence[Any], given: Mapping[str, Any], name: str) -> Any:
-    """An argument by its name in the schema; None where it was left out."""
-    at = next((n for n, one in enumerate(func._schema.arguments) if one.name == name), len(args))
-    return given.get(name, args[at] if at < len(args) else None)
+    """An argument by its name in the schema, or its default; None where the schema has no such name."""
+    known = next(((at, one) for at, one in enumerate(func._schema.arguments) if one.name == name), None)
+    if known is None:
+        return None
+    at, one = known
+    return given.get(name, args[at] if at < len(args) else one.default_value)
+
+
+def _draws(func: Any, args: Sequence[Any], given: Mapping[str, Any]) -> bool:
+    """By torch's tag, which attention has without a dropout too."""
+    seeded = torch.Tag.nondeterministic_seeded in func.tags
+    return seeded and _argument(func, args, given, "dropout_p") != 0.0
 
 
 def _masked(func: Any, args: Sequence[Any], given: Mapping[str, Any]) -> bool:

@@ -21,7 +21,7 @@ class SimulatedMachine:
         self.used: set[str] = set()
         """Lines that call streams, events or collectives: torch.compile cannot trace them here."""
         self.registered: list[Any] = []
-        """Generators that a graph was told of."""
+        """Generators that a graph was given."""
         self.draws: dict[str, None] = {}
         """Lines that draw random numbers on the device, in order."""
         self.generator: Any = None

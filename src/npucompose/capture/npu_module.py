@@ -50,6 +50,10 @@ class Unknown:
         return iter(())
 
 
+_FILES = ("graphs", "memory", "random", "streams", "utils")
+"""Modules below torch.npu, whose public names it has itself."""
+
+
 class NpuModule(ModuleType):
     """`torch.npu`: its own names, and an `Unknown` for every other. What uses it is noted where torch itself has none:
     torch.compile cannot trace it then."""
@@ -57,6 +61,7 @@ class NpuModule(ModuleType):
     def __init__(self, api: Api, names: Mapping[str, Any]) -> None:
         super().__init__("torch.npu")
         self.__dict__.update(names, _api=api, _traceable=hasattr(torch, "npu"))
+        self.__dict__.update(dict.fromkeys(_FILES, self))
 
     def __getattribute__(self, name: str) -> Any:
         if not name.startswith("_") and not self._traceable:
@@ -171,6 +176,9 @@ def _own(api: Api) -> dict[str, Any]:
         "disable_deterministic_with_backward": lambda tensor: tensor,
         "get_amp_supported_dtype": lambda: [torch.float16, torch.bfloat16, torch.float32],
         "get_autocast_dtype": lambda: torch.float16,
+        "amp": SimpleNamespace(
+            autocast=lambda enabled=True, dtype=torch.float16, **_: torch.autocast("npu", dtype, enabled=enabled)
+        ),
         "config": SimpleNamespace(allow_internal_format=False),
         "matmul": SimpleNamespace(allow_hf32=False),
         "conv": SimpleNamespace(allow_hf32=False),

@@ -1,7 +1,7 @@
 """Captures as the runtime's public rules have them: which streams take part, what is refused. No torch.
 
 It refuses by noting (`refusals`) and goes on, so that one run finds every mistake; a device stops at the first, and
-each later one is what it would say after that was mended. Whoever would rather stop overrides `refuse`.
+each later one is what it would say after that was mended. A device that stops overrides `refuse`.
 """
 
 from __future__ import annotations

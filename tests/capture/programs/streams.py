@@ -198,6 +198,21 @@ def the_thirty_third_stream_is_the_first(x: Tensor, *streams: Any) -> Any:
     return x + 1
 
 
+@legal(
+    "unjoined_stream",
+    "TN core/npu/NPUCachingAllocator.cpp:1588: the allocator puts its event off until no capture is open",
+    before=_side,
+)
+def a_tensor_of_a_side_stream_is_recorded(x: Tensor, side: Any) -> Any:
+    current = torch.npu.current_stream()
+    side.wait_stream(current)
+    with torch.npu.stream(side):
+        y = x * 2
+    y.record_stream(current)
+    current.wait_stream(side)
+    return y + 1
+
+
 @legal("unjoined_stream", JOIN, before=_side)
 def joined(x: Tensor, side: Any) -> Any:
     side.wait_stream(torch.npu.current_stream())

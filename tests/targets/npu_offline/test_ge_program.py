@@ -188,6 +188,14 @@ def test_streams_that_wait_for_tensors_run_in_max_autotune(tmp_path: Path) -> No
 
 
 @offline
+def test_torch_compile_knows_the_backends_by_name(tmp_path: Path) -> None:
+    found = in_a_process("ge_scripts.py", "by_name", str(tmp_path))
+    assert found["npu"] == [True, "ge_run"]
+    assert found["npugraph_ex"] == [True, "capture", "replay"]
+    assert 'has no torch.compile(backend="npugraphs"): there is no device memory' in found["npugraphs"]
+
+
+@offline
 def test_an_export_names_the_file_that_a_device_would_write(tmp_path: Path) -> None:
     found = in_a_process("ge_scripts.py", "export", str(tmp_path))
     assert found["warnings"] == [

@@ -26,6 +26,7 @@ LACKING: Mapping[str, tuple[str, ...]] = {
         "_npu_resetPeakMemoryStats", "_npu_saveDevMemUsageInfo", "_npu_setMemoryFraction", "_npu_unlock_mutex",
         "_remove_cached_tensor", "_set_cached_tensors_enabled", "_set_storage_access_error_msg",
         "_set_storage_data_ptr_access_error_msg", "_tensors_data_ptrs_at_indices_equal",
+        'torch.compile(backend="npugraphs")',
     ),
     "there is no device that could fail, be watched, stopped or tested": (
         "_activate_npu_trace", "_check_npu_data_ptr", "_get_npu_data_unsafe_flag", "_mark_all_npu_data_ptr_unsafe",
