@@ -120,9 +120,10 @@ def without_their_device(folder: Path) -> None:
     for name in ("register_hook", "register_generator", "set_npu_device", "set_device_index"):
         setattr(stub, name, lambda *_: None)
     sys.modules["_privateuse1_backend"] = stub
-    register, rename = torch._register_device_module, torch.utils.rename_privateuse1_backend
-    torch._register_device_module = lambda name, module: None if name == "npu" else register(name, module)
-    torch.utils.rename_privateuse1_backend = lambda name: None if name == "npu" else rename(name)
+    home: Any = torch
+    register, rename = home._register_device_module, home.utils.rename_privateuse1_backend
+    home._register_device_module = lambda name, module: None if name == "npu" else register(name, module)
+    home.utils.rename_privateuse1_backend = lambda name: None if name == "npu" else rename(name)
     sys.path.insert(0, str(folder))
     importlib.import_module("torchair_st_utils").__dict__["register_is_npu"] = lambda: None
     importlib.import_module("torchair_st_stub_aclgraph_utils").__dict__.update(

@@ -32,6 +32,7 @@ class Outcome:
 
 def forked(act: Callable[[], dict[str, Any]], log: Path, limit: float) -> dict[str, Any] | str:
     """What `act` gives in a fork of this process, else `died` or `timeout`; what the fork prints goes into `log`."""
+    sys.stdout.flush()
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
@@ -42,6 +43,7 @@ def forked(act: Callable[[], dict[str, Any]], log: Path, limit: float) -> dict[s
             os.dup2(file.fileno(), 2)
         with os.fdopen(writer, "wb") as pipe:
             pipe.write(json.dumps(act()).encode())
+        sys.stdout.flush()
         os._exit(0)
     os.close(writer)
     data, over = _read(reader, time.monotonic() + limit)
@@ -80,8 +82,8 @@ def outcomes(file: Path, folder: Path, limit: float = LIMIT) -> Iterator[tuple[s
         log = folder / f"{name}.log"
         found = forked(lambda test=test: _run(test), log, limit)
         outcome = Outcome(**found) if isinstance(found, dict) else Outcome(found, log.read_text(errors="replace"))
-        with log.open("a") as file:
-            file.write(f"\n{outcome.kind}\n{outcome.text}")
+        with log.open("a", encoding="utf-8") as output:
+            output.write(f"\n{outcome.kind}\n{outcome.text}")
         yield name, outcome
 
 

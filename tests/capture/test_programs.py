@@ -51,7 +51,7 @@ def test_there_are_120_programs_and_each_rule_that_a_program_can_break_has_both(
         "still_running", "branch_open", "task_queue",
     }  # fmt: skip
     assert len(PROGRAMS) >= 120
-    assert {one.rule for one in FAULTS} == set(rules().rules) - beyond - {"opaque"}
+    assert {one.rule for one in FAULTS} == set(rules().rules) - beyond
 
 
 @pytest.mark.parametrize("rule", sorted({one.rule for one in FAULTS if one.rule}))

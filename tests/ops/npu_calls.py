@@ -103,6 +103,13 @@ WRITTEN: Mapping[str, Mapping[str, Any]] = {
         "x": "half[8, 16]", "expert_ids": "int[8, 2]", "group_ep": "group", "ep_world_size": 2, "ep_rank_id": 0,
         "moe_expert_num": 2,
     },
+    "npu_moe_finalize_routing": {
+        **dict.fromkeys(("skip1", "skip2", "bias", "scales", "export_for_source_row")),
+        "expanded_permuted_rows": "half[16, 16]", "expanded_src_to_dst_row": "int[16]",
+    },
+    "npu_moe_init_routing_v2": {
+        "x": "half[8, 16]", "expert_idx": "int[8, 2]", "expert_num": 4, "active_expert_range": [0, 4],
+    },
     "npu_moe_token_permute_grad": {
         "tokens": "half[8, 16]", "grad_permuted_tokens": "half[16, 16]", "indices": "long[8, 2]",
         "sorted_indices": "int[16]",

@@ -19,8 +19,8 @@ class MoeGrouped(Network):
     """forward(x [tokens, hidden]) -> x + experts(x).
 
     npu_moe_init_routing_v2 sorts the rows by expert and counts them, npu_grouped_matmul multiplies each group with its
-    expert's weights, npu_moe_finalize_routing brings the rows back (`combine`: or npu_moe_token_unpermute). The counts
-    stay on the device. TorchAir has no GE converter for npu_grouped_matmul: mode=npugraph_ex captures it.
+    expert's weights, npu_moe_finalize_routing brings the rows back. The counts stay on the device. `combine=unpermute`
+    brings them back by npu_moe_token_unpermute, for which the wheel has no GE converter: mode=npugraph_ex captures it.
     """
 
     name: ClassVar[str] = "moe_grouped"

@@ -18,7 +18,7 @@ class SamplingTail(Network):
     """forward(x [batch, hidden], temperature, top_p, top_k, noise) -> (tokens [batch], their log-probabilities).
 
     Drawn is the token with the greatest probability / noise, the noise being exponential: no torch.multinomial, which
-    waits for the device. `filter`: by sorting, or by npu_top_k_top_p, for which TorchAir has no GE converter.
+    waits for the device. `filter`: by sorting, or by npu_top_k_top_p, for which the wheel has no GE converter.
     """
 
     name: ClassVar[str] = "sampling_tail"

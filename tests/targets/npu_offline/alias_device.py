@@ -46,6 +46,9 @@ class AliasMachine:
     def note_draw(self, line: str | None) -> None:
         """Draws are the recorder's."""
 
+    def note_use(self, line: str | None) -> None:
+        """What torch.compile cannot trace is not asked here."""
+
     @contextmanager
     def quietly(self) -> Iterator[None]:
         before, self.quiet = self.quiet, True

@@ -108,6 +108,23 @@ def export(folder: Path) -> dict[str, Any]:
     return {"warnings": said, "files": [file.name for file in folder.iterdir()]}
 
 
+def by_name(folder: Path) -> dict[str, Any]:
+    """{backend: what was counted, or the error}"""
+    found: dict[str, Any] = {}
+    model, x = nn.Linear(4, 4), torch.randn(2, 4)
+    for backend in ("npu", "npugraph_ex", "npugraphs"):
+        torch._dynamo.reset()
+        before = DEVICE.ledger.counts.copy()
+        try:
+            with torch.no_grad():
+                equal = torch.equal(torch.compile(model, backend=backend)(x), model(x))
+        except Exception as error:  # noqa: BLE001
+            found[backend] = str(error)
+        else:
+            found[backend] = [equal, *sorted((DEVICE.ledger.counts - before).keys() & {"ge_run", "capture", "replay"})]
+    return found
+
+
 if __name__ == "__main__":
-    which = {one.__name__: one for one in (cache, cache_of_a_device, multi_stream, export)}
+    which = {one.__name__: one for one in (by_name, cache, cache_of_a_device, multi_stream, export)}
     print(json.dumps(which[sys.argv[1]](Path(sys.argv[2]))))

@@ -12,7 +12,6 @@ import torch
 from attrs import evolve
 
 from npucompose.errors import CompileError
-from npucompose.targets.npu_offline.simulator import classes
 from npucompose.targets.npu_offline.simulator.classes import EventBase, GraphBase, StreamBase
 from npucompose.targets.npu_offline.simulator.device import RESERVED_TASKS, SimulatedDevice
 from npucompose.targets.npu_offline.simulator.graph import SimulatedGraph, owner_of
@@ -22,16 +21,6 @@ from npucompose.vendor.devices import device_of
 from tests.targets.npu_offline.asked import capture, on_stream
 
 aten = torch.ops.aten
-
-
-@pytest.fixture
-def device(monkeypatch: pytest.MonkeyPatch) -> SimulatedDevice:
-    """A device for one test: the base classes of the simulated runtime know which one is theirs."""
-    for holder in (StreamBase, EventBase, GraphBase):
-        monkeypatch.setattr(holder, "_device", None, raising=False)
-    made = SimulatedDevice()
-    classes.attach(made)
-    return made
 
 
 # Streams and events.
@@ -57,7 +46,6 @@ def test_streams_are_numbered_by_their_pool_and_are_equal_by_their_number(device
 def test_what_only_a_driver_has_is_refused_by_its_name(device: SimulatedDevice) -> None:
     event = EventBase()
     for name, act in {
-        "torch.npu.ExternalStream": lambda: StreamBase(stream_ptr=7),
         "torch.npu.Event.elapsed_time": lambda: event.elapsed_time(event),
         "torch.npu.Event.recorded_time": event.recorded_time,
         "torch.npu.Event.ipc_handle": event.ipc_handle,

@@ -176,7 +176,7 @@ def test_a_second_process_runs_a_cached_ge_graph_and_its_text_is_what_a_device_w
     assert first["texts"] == second["texts"]
     assert not any("npucompose" in text for text in first["texts"])
     without = in_a_process("ge_scripts.py", "cache_of_a_device", str(tmp_path))
-    assert "comes out of a cache without the FX graph" in without["answer"]
+    assert "has no FX graph to run in GE's place: it comes out of a cache" in without["answer"]
 
 
 @offline
@@ -185,6 +185,14 @@ def test_streams_that_wait_for_tensors_run_in_max_autotune(tmp_path: Path) -> No
     found = in_a_process("ge_scripts.py", "multi_stream", str(tmp_path))
     assert found["equal"] == [True] * 5
     assert sorted(found["streams"]) == ["1", "2"]
+
+
+@offline
+def test_torch_compile_knows_the_backends_by_name(tmp_path: Path) -> None:
+    found = in_a_process("ge_scripts.py", "by_name", str(tmp_path))
+    assert found["npu"] == [True, "ge_run"]
+    assert found["npugraph_ex"] == [True, "capture", "replay"]
+    assert 'has no torch.compile(backend="npugraphs"): there is no device memory' in found["npugraphs"]
 
 
 @offline

@@ -77,7 +77,7 @@ def test_the_operators_of_the_wheel_are_defined_with_shapes_and_kernels(
     assert npu.kernels.keys() == {"npu_first", "npu_second", *forms}
     for name, ((given, kernel), key) in npu.kernels.items():
         assert (given, kernel is None, key) == (name, name not in own, "CPU")
-    assert set(aten.kernels) == {"scaled_dot_product_attention", "_weight_norm", "record_stream"}
+    assert set(aten.kernels) == {"scaled_dot_product_attention", "_weight_norm", "dropout", "record_stream"}
     aten.kernels["record_stream"][0]("x", SimpleNamespace(stream_id=4))
     assert used == [("x", 4)]
 

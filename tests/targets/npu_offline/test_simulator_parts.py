@@ -354,13 +354,18 @@ def test_dynamo_is_set_up_with_what_the_wheel_has(monkeypatch: pytest.MonkeyPatc
     wheel = {
         "torch_npu.utils._dynamo": noting("add_dynamo_methods_init", *["register_npu_graphsafe_rng"] * later),
         "torch_npu.dynamo.trace_rule": noting("_patch_npu_trace_rules"),
+        "torch_npu.dynamo": noting("_register_backends"),
     }
+    monkeypatch.setattr("torch._dynamo.register_backend", lambda _, name: called.append(name))
     monkeypatch.setattr("torch._dynamo.trace_rules.add", called.append)
     monkeypatch.setattr(modules.importlib, "import_module", wheel.__getitem__)
     modules._dynamo()
     ours, *rest = called
     assert ours == "npucompose.targets.npu_offline.simulator"
-    assert rest == ["add_dynamo_methods_init", "_patch_npu_trace_rules", *["register_npu_graphsafe_rng"] * later]
+    later_too = ["register_npu_graphsafe_rng"] * later
+    assert rest == [
+        "add_dynamo_methods_init", "_patch_npu_trace_rules", *later_too, "_register_backends", "npugraphs"
+    ]  # fmt: skip
 
 
 def test_an_event_is_external_only_where_that_is_asked_for(compiled_functions: dict[str, Any]) -> None:

@@ -125,8 +125,10 @@ def _converters(tree: Path) -> dict[str, Any]:
         text = file.read_text(encoding="utf-8")
         if f"{_REGISTER}(" not in text:
             continue
-        for function in _functions(ast.parse(text)):
-            for name in _registered(function):
+        parsed = ast.parse(text)
+        called = _registered_by_call(parsed)
+        for function in _functions(parsed):
+            for name in (*_registered(function), *called.get(function.name, ())):
                 said = _only_raises(function.body)
                 found[name] = said or GENUINE
                 if not said and (elsewhere := _raises_without_arch35(function.body)):
@@ -146,6 +148,18 @@ def _registered(function: ast.FunctionDef) -> Iterator[str]:
             name = _operator(decorator.args[0])
             if name:
                 yield name
+
+
+def _registered_by_call(tree: ast.AST) -> dict[str, list[str]]:
+    """{function: operators} of `register_fx_node_ge_converter(torch.ops.npu.f.default)(function)`."""
+    found: dict[str, list[str]] = {}
+    for node in ast.walk(tree):
+        if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Call) and node.func.args and node.args):
+            continue
+        name = _operator(node.func.args[0]) if _last(node.func.func) == _REGISTER else None
+        if name:
+            found.setdefault(_last(node.args[0]), []).append(name)
+    return found
 
 
 def _last(node: ast.expr) -> str:

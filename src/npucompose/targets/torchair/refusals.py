@@ -203,8 +203,8 @@ def streams_not_taken(error: BaseException, mode: str, traced: fx.GraphModule | 
 def failure_of(
     error: BaseException, can: TorchairMode, graph: str = "graph_0", version: str = REFERENCE
 ) -> Failure | None:
-    """The failure behind what TorchAir raised for a graph; None leaves the error as it is. `version`: of torch_npu, whose
-    tables say what it would take."""
+    """The failure behind what TorchAir raised for a graph; None leaves the error as it is. The tables of `version` of
+    torch_npu say what it would take."""
     error = first_raised(error)
     text = str(error)
     if _OVERLAP in text and can.without_in_place is not None:

@@ -19,15 +19,7 @@ from npucompose.targets.npu_offline.simulator.graph import SimulatedGraph
 from npucompose.targets.npu_offline.simulator.lacking import refuse, refused
 from npucompose.targets.npu_offline.simulator.recorder import chrome_trace
 from npucompose.targets.npu_offline.simulator.refusals import checks, library_error
-from npucompose.targets.npu_offline.simulator.streams import DEVICE_TYPE
-
-_HANDLES = 0x1000
-"""An address that is not zero: torch_npu prints an event whose address is zero as one that does not exist yet."""
-
-
-def handle(stream: int) -> int:
-    """What torch_npu gives as the address of a stream."""
-    return _HANDLES + stream
+from npucompose.targets.npu_offline.simulator.streams import DEVICE_TYPE, EXTERNAL, HANDLES
 
 
 class StreamBase(torch.Stream):
@@ -44,18 +36,20 @@ class StreamBase(torch.Stream):
         device_type: int = 0,
         stream_ptr: int = 0,
     ) -> StreamBase:
-        if stream_ptr:
-            refuse("torch.npu.ExternalStream")
+        if stream_ptr and (priority or is_sync_launch):
+            raise library_error("external_stream_priority" if priority else "external_stream_sync_launch")
         if stream_id or device_index or device_type:
             cls._device.pools.check(stream_id, device_index, device_type)
             number = stream_id
+        elif stream_ptr:
+            number = cls._device.pools.wrap(stream_ptr)
         else:
             number = cls._device.new_stream(priority, sync_launch=bool(is_sync_launch))
         return super().__new__(cls, stream_id=number, device_index=0, device_type=DEVICE_TYPE)  # type: ignore
 
     @property
     def npu_stream(self) -> int:
-        return handle(self.stream_id)
+        return self._device.pools.address(self.stream_id)
 
     @property
     def priority(self) -> int:
@@ -66,10 +60,14 @@ class StreamBase(torch.Stream):
         raise library_error("priority_range")
 
     def query(self) -> bool:
+        if self.stream_id & EXTERNAL:
+            raise library_error("external_stream_query")
         self._device.synchronize("stream.query()", self.stream_id, settles=False)
         return True
 
     def synchronize(self) -> None:
+        if self.stream_id & EXTERNAL:
+            raise library_error("external_stream_synchronize")
         self._device.synchronize("stream.synchronize()", self.stream_id)
 
     def set_data_preprocess_stream(self, is_data_preprocess_stream: bool) -> None:
@@ -100,7 +98,7 @@ class EventBase(torch.Event):
 
     @property
     def npu_event(self) -> int:
-        return _HANDLES + self._event.number
+        return HANDLES + self._event.number
 
     @property
     def device(self) -> torch.device:  # pyright: ignore[reportIncompatibleVariableOverride]

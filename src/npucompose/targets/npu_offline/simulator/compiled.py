@@ -47,6 +47,7 @@ def make(device: SimulatedDevice) -> ModuleType:
         for name in names:
             if "." not in name and name not in lacking.SUBMODULES:
                 setattr(made, name, lacking.refused(name))
+    made.__dict__["_npurt"] = _runtime()
     made.__dict__["__getattr__"] = _absent
     return made
 
@@ -60,6 +61,27 @@ def functions(device: SimulatedDevice) -> dict[str, Any]:
         **_options(device),
         **_memory(device),
     }
+
+
+def _runtime() -> ModuleType:
+    """torch_npu._C._npurt: streams as another library makes them; an address is one of this process's memory."""
+    made = ModuleType("torch_npu._C._npurt")
+    streams: dict[int, ctypes.Array[ctypes.c_char]] = {}
+
+    def create(pointer: int) -> int:
+        memory = ctypes.create_string_buffer(8)
+        streams[ctypes.addressof(memory)] = memory
+        ctypes.c_void_p.from_address(pointer).value = ctypes.addressof(memory)
+        return 0
+
+    def destroy(address: int) -> int:
+        del streams[address]
+        return 0
+
+    made.__dict__.update(npuStreamCreate=create, npuStreamDestroy=destroy)
+    for name in ("npuHostRegister", "npuHostUnregister"):
+        setattr(made, name, lacking.refused(f"torch_npu._C._npurt.{name}"))
+    return made
 
 
 def _absent(name: str) -> Any:
@@ -125,7 +147,7 @@ def _streams(device: SimulatedDevice) -> dict[str, Any]:
 
     def address(device_index: int = 0) -> int:
         of_the_device(device_index)
-        return classes.handle(device.current)
+        return device.pools.address(device.current)
 
     def set_stream(stream_id: int, device_index: int, device_type: int) -> None:
         device.pools.check(stream_id, device_index, device_type)

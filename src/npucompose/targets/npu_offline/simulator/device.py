@@ -224,6 +224,7 @@ class SimulatedDevice:
     # Events.
 
     def record(self, event: SimulatedEvent, stream: int) -> None:
+        self.pools.own(stream, "NPUEvent::record")
         self.ledger.note("event_record", f"event {event.number} on stream {stream}")
         self.runtime.record(event.number, stream, model_line(), external=event.external, shared=event.shared)
         graph = self.graph_of(stream)
@@ -238,6 +239,7 @@ class SimulatedDevice:
         self.advance(self._waiting.pop(event.number, None))
 
     def wait(self, event: SimulatedEvent, stream: int) -> None:
+        self.pools.own(stream, "NPUEvent::block")
         self.ledger.note("event_wait", f"event {event.number} on stream {stream}")
         self.runtime.wait(event.number, stream, model_line(), external=event.external, shared=event.shared)
         self._tell_notes()
@@ -264,6 +266,7 @@ class SimulatedDevice:
 
     def use(self, tensor: torch.Tensor, stream: int) -> None:
         """Tensor.record_stream: the memory is not given to another value before the stream is done with it."""
+        self.pools.own(stream, "record_stream")
         line = f"record_stream of {list(tensor.shape)} on stream {stream}"
         self.ledger.note("record_stream", line)
         self.note_capture(line)

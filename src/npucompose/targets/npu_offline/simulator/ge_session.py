@@ -80,8 +80,8 @@ class TorchNpuGraphBase:
         inputs, assigned, _ = packed
         if self.program is None:
             raise RuntimeError(
-                f"simulator: {self._name} comes out of a cache without the FX graph that runs in GE's place. A device "
-                "writes no such graph, and one with submodules is not kept: remove the cache, or turn it off."
+                f"simulator: GE graph {self._name!r} has no FX graph to run in GE's place: it comes out of a cache that "
+                "a device wrote, or was made by hand, or calls submodules. Remove the cache, or turn it off."
             )
         self.runs += 1
         self.device.ledger.note("ge_run", self._name)

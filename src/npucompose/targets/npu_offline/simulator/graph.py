@@ -97,6 +97,7 @@ class SimulatedGraph:
             self.device.refuse("task_queue", "a capture begins")
         if self.captured:
             raise library_error("second_capture")
+        self.device.pools.own(self.device.current, "NPUGraph::capture_begin")
         if self.device.current == 0:
             raise library_error("capture_on_default_stream")
         first, second = pool or (0, 0)
@@ -109,6 +110,7 @@ class SimulatedGraph:
         self._begun = perf_counter()
 
     def end(self) -> None:
+        self.device.pools.own(self.device.current, "NPUGraph::capture_end")
         if self.device.current != self._stream:
             raise runtime_error(rules().of("unmatched_end"), "capture_end()", model_line())
         if self.device.open.get(self._stream) is not self:

@@ -22,6 +22,7 @@ from npucompose.targets.npu_offline.simulator.generators import generator_class
 from npucompose.targets.npu_offline.simulator.randomness import DeviceGenerator
 from npucompose.targets.npu_offline.simulator.streams import DEVICE_TYPE
 
+NPUGRAPHS = 'torch.compile(backend="npugraphs")'
 ND = 2
 """ACL_FORMAT_ND: the only layout that a CPU tensor has."""
 
@@ -79,10 +80,11 @@ def _torch_npu(device: SimulatedDevice, root: Path) -> ModuleType:
         __getattr__=_exported,
         get_npu_format=lambda self: ND,
         get_storage_size=lambda self: self.numel(),
-        **(numbers := dtype_numbers(root)),
     )
+    numbers = dtype_numbers(root)
+    package.__dict__.update(numbers)
     module("torch_npu._C", compiled.make(device), __path__=[])
-    module("torch_npu._C._cd", DType=type("DType", (), {**numbers}), __getattr__=_no_casts)
+    module("torch_npu._C._cd", DType=type("DType", (), dict(numbers)), __getattr__=_no_casts)
     module("torch_npu.distributed", _is_support_hccl_comm_name=lambda: True, __getattr__=_no_distributed)
     sys.meta_path.insert(0, Absent())
     return package
@@ -187,9 +189,8 @@ def _dynamo() -> None:
 
 
 def _backends(dynamo: ModuleType) -> None:
-    """torch.compile(backend="npu" | "npugraph_ex" | "npugraphs"); a wheel that is installed has entry points."""
+    """torch.compile(backend="npu" | "npugraph_ex"); npugraphs is known and refused, for it would only fall back."""
     from torch._dynamo import register_backend
 
     dynamo._register_backends()
-    if hasattr(dynamo, "_npugraphs_backend_entrypoint"):  # since torch_npu 2.13
-        register_backend(dynamo._npugraphs_backend_entrypoint, name="npugraphs")
+    register_backend(lacking.refused(NPUGRAPHS), name="npugraphs")

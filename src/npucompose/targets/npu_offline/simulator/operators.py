@@ -83,6 +83,7 @@ def register_composites(aten: torch.library.Library) -> None:
     for operator, function in (
         ("scaled_dot_product_attention", scaled_dot_product_attention),
         ("_weight_norm", weight_norm),
+        ("dropout", dropout),
     ):
         aten.impl(operator, function, "AutogradCPU")
         aten.impl(operator, function, "CPU")  # under inference_mode the autograd keys are skipped
@@ -158,6 +159,13 @@ def _as_wide_as_needed(mask: torch.Tensor, query: torch.Tensor, key: torch.Tenso
 def weight_norm(v: torch.Tensor, g: torch.Tensor, dim: int = 0) -> torch.Tensor:
     """In two steps, as torch_npu writes it; torch would take its own kernel for both."""
     return v * (g / torch.norm_except_dim(v, 2, dim))
+
+
+def dropout(x: torch.Tensor, p: float, train: bool) -> torch.Tensor:
+    """One operator with its mask, as for every device but the CPU, whose numbers come of bernoulli_."""
+    if p == 0 or not train or x.numel() == 0:
+        return x
+    return x * torch.zeros((), dtype=x.dtype, device=x.device) if p == 1 else torch.native_dropout(x, p, train)[0]
 
 
 LAST, V3 = "npu_fusion_attention", "npu_fusion_attention_v3"

@@ -18,6 +18,8 @@ DEVICE_TYPE = 20
 """torch's number of PrivateUse1."""
 MOST_DEVICES = 32
 """C10_COMPILE_TIME_MAX_NPUS."""
+HANDLES = 0x1000
+"""An address that is not zero: torch_npu prints an event whose address is zero as one that does not exist yet."""
 EXTERNAL = 1 << 30
 """The bit in the number of a stream that another library made."""
 
@@ -39,6 +41,8 @@ class StreamPools:
         self.size = _streams_per_pool()
         self.bits = self.size.bit_length() - 1
         self._taken: Counter[StreamKind] = Counter()
+        self._external: list[int] = []
+        """Addresses of streams that another library made."""
 
     def take(self, priority: int = 0, *, sync_launch: bool = False) -> int:
         """The next of the pool; a negative priority is the high one, as torch_npu has two."""
@@ -46,6 +50,21 @@ class StreamPools:
         index = self._taken[kind] % self._size_of(kind)
         self._taken[kind] += 1
         return kind << self.bits | index
+
+    def wrap(self, address: int) -> int:
+        """The number of another library's stream: the same for the same address."""
+        if address not in self._external:
+            self._external.append(address)
+        return EXTERNAL | self._external.index(address)
+
+    def address(self, stream: int) -> int:
+        """What torch_npu gives as the address of a stream."""
+        return self._external[stream ^ EXTERNAL] if stream & EXTERNAL else HANDLES + stream
+
+    def own(self, stream: int, call: str) -> None:
+        """RuntimeError where the stream is another library's, which the call does not take."""
+        if stream & EXTERNAL:
+            raise library_error("external_stream_in", call=call)
 
     def check(self, stream: int, device_index: int, device_type: int) -> None:
         """RuntimeError, in torch_npu's words, where the three numbers name no stream that there is."""
@@ -58,6 +77,8 @@ class StreamPools:
         kind, index = number >> self.bits, number & (self.size - 1)
         found = {"stream": f"stream {stream} on device npu:{device}", "kind": kind, "index": index, "device": device}
         if number & EXTERNAL:
+            if device == 0 and number ^ EXTERNAL < len(self._external):
+                return
             raise library_error("external_stream", **found)
         if kind not in list(StreamKind):
             raise library_error("stream_type", **found)
