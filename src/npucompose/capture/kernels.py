@@ -121,8 +121,8 @@ class BrokenRule:
 def broken_rule(
     func: Any, args: Sequence[Any], given: Mapping[str, Any], torch_npu: str | None = None
 ) -> BrokenRule | None:
-    """The rule that the operator breaks on a captured stream: by the table, by torch's tags, and by the kernels that this
-    version of torch_npu has; None: it breaks none.
+    """The rule that the operator breaks on a captured stream: by the table, by torch's tags, and by the kernels that
+    this version of torch_npu has; None: it breaks none.
 
     `args` and `given` are real values, or fake ones.
     """
