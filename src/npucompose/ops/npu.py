@@ -164,7 +164,7 @@ def _shape(name: str) -> Function:
             return SOURCES.shapes(name)(*args, **kwargs)
         try:
             return own(*args, **kwargs)
-        except UnsupportedArgument as error:
+        except Exception as error:
             try:
                 other = SOURCES.shapes(name)
             except (NoShape, NotImplementedError):
