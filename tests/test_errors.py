@@ -118,7 +118,11 @@ def test_code_that_no_person_wrote_is_not_named() -> None:
     assert users_line(ValueError("never raised")) is None
 
 
-SOURCES = (Path(errors.__file__).parent, Path(airflow_free.__file__).parent, Path(npucompose_extensions.__file__).parent)
+SOURCES = (
+    Path(errors.__file__).parent,
+    Path(airflow_free.__file__).parent,
+    Path(npucompose_extensions.__file__).parent,
+)
 _RAISED = re.compile(r"^class \w+\((?:\w+, )*\w*(?:Error|Exception|Request|Refused)(?:, \w+)*\):", re.MULTILINE)
 
 

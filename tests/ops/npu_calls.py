@@ -207,9 +207,7 @@ def tried(name: str) -> Iterator[dict[str, Any]]:
             "List[int]": [number] * 2, "List[SymInt]": [number] * 2,
         }  # fmt: skip
         needed = [a for a in npu.overload(name)._schema.arguments if not a.has_default_value()]
-        yield {
-            a.name: None if isinstance(a.type, torch.OptionalType) else kinds[str(a.type)] for a in needed
-        }
+        yield {a.name: None if isinstance(a.type, torch.OptionalType) else kinds[str(a.type)] for a in needed}
 
 
 def taken(name: str, given: Mapping[str, Any]) -> bool:

@@ -314,5 +314,7 @@ def test_the_width_of_a_result_is_the_symbol_of_the_values_where_heads_are_not_s
     width = shape_env.create_unbacked_symint()
     with FakeTensorMode(shape_env=shape_env, allow_non_fake_inputs=True):
         query, value = torch.empty(1, 3, 64), torch.empty(1, 2, width)
-        alike, shared = (attention.METAS[FIA](query, value, value, num_heads=8, num_key_value_heads=n)[0] for n in (8, 4))
+        alike, shared = (
+            attention.METAS[FIA](query, value, value, num_heads=8, num_key_value_heads=n)[0] for n in (8, 4)
+        )
     assert (str(alike.shape[2]), str(shared.shape[2])) == (str(width), f"8*(({width}//4))")

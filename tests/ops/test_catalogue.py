@@ -98,7 +98,15 @@ def test_the_operators_are_counted_as_a_plain_reader_of_the_list_counts_them() -
 @offline
 def test_numbers_of_types_are_the_wheels() -> None:
     found = dtype_numbers(wheel.locate() / "torch_npu")
-    eight = ("int4", "hifloat8", "float8_e5m2", "float8_e4m3fn", "float8_e8m0fnu", "float4_e2m1fn_x2", "float4_e1m2fn_x2")
+    eight = (
+        "int4",
+        "hifloat8",
+        "float8_e5m2",
+        "float8_e4m3fn",
+        "float8_e8m0fnu",
+        "float4_e2m1fn_x2",
+        "float4_e1m2fn_x2",
+    )
     assert [found[name] for name in (*eight, "uint8")] == [285, 290, 291, 292, 293, 296, 297, 260]
 
 

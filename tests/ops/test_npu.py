@@ -52,7 +52,9 @@ def test_an_operator_without_a_kernel_says_that_it_can_be_explained_and_not_run(
 
 def test_without_a_wheel_a_shape_is_not_known_and_the_sentence_says_what_brings_it() -> None:
     npu.SOURCES.locate = nowhere
-    words = "the shapes of torch.ops.npu.npu_gelu are not known: its meta function is in the torch_npu wheel; no torch_npu"
+    words = (
+        "the shapes of torch.ops.npu.npu_gelu are not known: its meta function is in the torch_npu wheel; no torch_npu"
+    )
     with pytest.raises(npu.NoShape, match=words):
         torch.ops.npu.npu_gelu(torch.ones(2, device="meta"))
 

@@ -1,4 +1,4 @@
-"""Every operator of torch_npu in a model that is explained, on cpu and on npu_offline: a verdict, and never a traceback."""
+"""Every operator of torch_npu in a model that is explained, on cpu and on npu_offline: a verdict, never a traceback."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SAMPLE = (
     "npu_rms_norm", "npu_grouped_matmul", "npu_mish", "npu_quant_fusion_attention", "npu_scatter_pa_kv_cache",
     "npu_apply_adam.out", "npu_advance_step_flashattn", "npu_prefetch",
 )  # fmt: skip
-"""Converted, by a call, without a meta function, with a wrong one, that write, that write without a pair, that refuse."""
+"""Converted, by a call, no meta function, a wrong one, writing, without values, writing without a pair, refused."""
 
 
 def verdicts(target: str, *names: str) -> Mapping[str, Any]:

@@ -55,9 +55,7 @@ def wanted(parts: list[tuple[torch.Tensor, ...]], causal: bool = False) -> list[
     def hides(kv: int, q: int) -> Any:
         return lambda b, i, j: causal and j > i + kv - q
 
-    return [
-        written_out(q, k, v, 0.3, [q.shape[2]], [k.shape[2]], hides(k.shape[2], q.shape[2])) for q, k, v in parts
-    ]
+    return [written_out(q, k, v, 0.3, [q.shape[2]], [k.shape[2]], hides(k.shape[2], q.shape[2])) for q, k, v in parts]
 
 
 def one_row(parts: list[torch.Tensor], layout: str) -> torch.Tensor:
@@ -133,11 +131,10 @@ def test_rope_apart_is_part_of_what_scores_are_made_of(paged: bool) -> None:
         named |= {"block_table": table, "block_size": PAGE}
     else:
         key, key_rope = (
-            torch.cat([torch.nn.functional.pad(t, (0, 0, 0, 16 - t.shape[2])) for t in one]) for one in (latents, turned)
+            torch.cat([torch.nn.functional.pad(t, (0, 0, 0, 16 - t.shape[2])) for t in one])
+            for one in (latents, turned)
         )
-    out, _ = fia(
-        query, key, key, **named, query_rope=query_rope, key_rope=key_rope, actual_seq_lengths_kv=KV_LENGTHS
-    )
+    out, _ = fia(query, key, key, **named, query_rope=query_rope, key_rope=key_rope, actual_seq_lengths_kv=KV_LENGTHS)
     joined = [
         (torch.cat([q, q_rope], -1), torch.cat([k, k_rope], -1), k)
         for (q, k, _), (q_rope, k_rope) in zip(parts, rope, strict=True)

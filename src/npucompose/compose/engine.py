@@ -13,8 +13,8 @@ from typing import Any
 import attrs
 from attrs import frozen
 
-from npucompose.compose.check import Checked
 from npucompose import ops
+from npucompose.compose.check import Checked
 from npucompose.errors import CompileError, ConfigError, NpuComposeError, first_raised, traced_line
 from npucompose.ops.catalogue import of_wheel, shipped
 from npucompose.ops.definitions import UnsupportedArgument

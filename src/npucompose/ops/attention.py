@@ -62,7 +62,9 @@ def _fia(
     heads = _Heads(num_heads, num_key_value_heads or num_heads)
     _refuse_names(FIA, others, input_layout, sparse_mode, inner_precise)
     _refuse_shapes(FIA, query, key, value, input_layout, heads, block_table)
-    into = _Into(FIA, input_layout, heads, actual_seq_lengths, actual_seq_lengths_kv, _pages(FIA, block_table, block_size))
+    into = _Into(
+        FIA, input_layout, heads, actual_seq_lengths, actual_seq_lengths_kv, _pages(FIA, block_table, block_size)
+    )
     q, k, v = into.bnsd(query, key, value)
     if (query_rope is None) != (key_rope is None):
         raise unsupported(FIA, "query_rope", "is given without key_rope, or that without it", "Give both, or none.")
@@ -105,7 +107,7 @@ def _fia_meta(
     **others: Any,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     _refuse_layout(FIA, input_layout)
-    inner, outer = parts(input_layout)
+    inner = parts(input_layout)[0]
     known = sizes(query, inner, num_heads)
     out = _out_shape(query, value, input_layout, _Heads(num_heads, num_key_value_heads or num_heads), block_table)
     dtype = query.dtype

@@ -18,6 +18,7 @@ import torch
 
 from npucompose.ops.definitions import unsupported
 
+
 def _rms_norm(x: torch.Tensor, gamma: torch.Tensor, epsilon: float = 1e-6) -> tuple[torch.Tensor, torch.Tensor]:
     wide = _wide(x)
     dims = list(range(x.dim() - gamma.dim(), x.dim()))

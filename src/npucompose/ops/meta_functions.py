@@ -48,7 +48,8 @@ def load(root: Path, soc: int) -> MetaFunctions:
     ):
         for file in meta_files(root):
             spec = importlib.util.spec_from_file_location(f"npucompose.ops.of_the_wheel.{file.stem}", file)
-            assert spec is not None and spec.loader is not None
+            assert spec is not None
+            assert spec.loader is not None
             spec.loader.exec_module(importlib.util.module_from_spec(spec))
     return found
 
@@ -63,7 +64,10 @@ def _stand_ins(root: Path, soc: int) -> Iterator[None]:
         # A device puts the time, the process and the rank behind each message.
         "torch_npu.utils._error_code": {"ErrCode": _Codes(), "ops_error": lambda code: ""},
         "torch_npu.npu": {},
-        "torch_npu.npu.utils": {"get_cann_version": lambda module="CANN": CANN, "_is_gte_cann_version": cann_is_at_least},
+        "torch_npu.npu.utils": {
+            "get_cann_version": lambda module="CANN": CANN,
+            "_is_gte_cann_version": cann_is_at_least,
+        },
         "torch_npu.npu._backends": {"get_soc_version": lambda: soc},
     }
     made: dict[str, ModuleType] = {}

@@ -387,7 +387,9 @@ def not_known(question: SinkingQuestion, known: SinkingFacts | None, unknown: Un
         node=unknown.operator.rpartition(".")[2], operator=unknown.operator, reason=unknown.why, source=unknown.source
     )
     nothing = _Finding(status="skipped", evidence=("there is no graph to look at",))
-    found_steps = {step: _step(step, nothing) for step in TITLES} | {one.id: one for one in (known.steps if known else ())}
+    found_steps = {step: _step(step, nothing) for step in TITLES} | {
+        one.id: one for one in (known.steps if known else ())
+    }
     found_steps["S3"] = _step("S3", _Finding(status="unknown", evidence=(evidence, unknown.why), fix=unknown.fix))
     return SinkingFacts.from_verdicts(
         **verdicts,
