@@ -299,7 +299,7 @@ CASES: Mapping[str, Case] = {
             "rope_cache": half(6, 1, 8, 16),
             "table": TABLE,
             "lengths": [15, 9],
-        },  # fmt: skip
+        },
     ),
     "one_token_attention": Case(
         forward=one_token_attention, inputs={"q": Q, "k": K, "lengths": [5, 6]}, shapes="dynamic", static=("q", "k")
@@ -329,7 +329,7 @@ CASES: Mapping[str, Case] = {
             "slots": torch.tensor([3, 9, 0]),
             "rope_cache": half(2, 8, 1, 32),
             "cache": half(2, 8, 1, 64),
-        },  # fmt: skip
+        },
     ),
     "gate": Case(forward=gate, inputs={"x": X, "w": half(64, 8)}),
     "there_and_back": Case(
@@ -339,7 +339,7 @@ CASES: Mapping[str, Case] = {
             "rows": torch.arange(8, dtype=torch.int32).view(2, 4).t().contiguous(),
             "chosen": whole(4, 2, dtype=torch.int32),
             "weights": half(4, 2),
-        },  # fmt: skip
+        },
     ),
     "sent_in_int8": Case(forward=sent_in_int8, inputs={"x": X, "chosen": whole(4, 2, dtype=torch.int32)}),
     "experts_in_groups": Case(

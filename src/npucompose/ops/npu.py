@@ -209,8 +209,8 @@ def value(name: str, kernel: Function | None = None) -> Function:
         except Exception as error:
             words = " ".join(str(error).split())
             raise NoShape(
-                f"the meta function of torch.ops.npu.{name} in torch_npu {SOURCES.catalogue.version} does not take this "
-                f"call: {type(error).__name__}: {words}",
+                f"the meta function of torch.ops.npu.{name} in torch_npu {SOURCES.catalogue.version} does not take "
+                f"this call: {type(error).__name__}: {words}",
                 operator=name,
             ) from error
         finally:
@@ -242,6 +242,6 @@ def breaking_where_unknown() -> Iterator[None]:
 def no_meta_function(name: str) -> str:
     """Why the form of an operator's results is not known: without a meta function it is known nowhere."""
     return (
-        f"torch_npu {SOURCES.catalogue.version} has no meta function for torch.ops.npu.{name}, so that torch.compile can "
-        "put it into no graph, on a device as here"
+        f"torch_npu {SOURCES.catalogue.version} has no meta function for torch.ops.npu.{name}, so that torch.compile "
+        "can put it into no graph, on a device as here"
     )

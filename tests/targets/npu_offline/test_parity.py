@@ -25,7 +25,7 @@ FILLED = {
     "torch_npu.npu": {"default_generators", "_cached_device_count"},
     "torch_npu": {"unsupported_dtype"},
 }
-"""State that torch_npu's C++, or a call of its Python, fills in; besides the numbers of types, by the wheel's headers."""
+"""State that torch_npu's C++, or a call of its Python, fills in; besides numbers of types, by the wheel's headers."""
 NATIVE = {
     "StreamBase": {"priority", "priority_range"},
     "EventBase": set[str](),
