@@ -25,10 +25,14 @@ FILLED = {
     "torch_npu.npu": {"default_generators", "_cached_device_count"},
     "torch_npu": {"unsupported_dtype"},
 }
+<<<<<<< HEAD
 """State that torch_npu's C++, or a call of its Python, fills in; besides, numbers of types, by the wheel's headers."""
 COMPILED = frozenset({"_NPUTaskGroupHandle", "_npu_fused_infer_attention_score_out_graph"})
 """Names of torch_npu._C that only scripts ask for: Ascend/pytorch 9e73e708, torch_npu/csrc/npu/Graph.cpp 502 and 610;
 texts of the wheel's libtorch_npu.so."""
+=======
+"""State that torch_npu's C++, or a call of its Python, fills in; besides numbers of types, by the wheel's headers."""
+>>>>>>> models
 NATIVE = {
     "StreamBase": {"priority", "priority_range"},
     "EventBase": set[str](),

@@ -237,8 +237,7 @@ def failure_of(
     unread = _DEFINITION_UNREAD in text
     return Failure(
         graph=graph,
-        what=f"{verb} {name}"
-        + (", and generates one only from an operator of CANN's of that name" if unread else ""),
+        what=f"{verb} {name}" + (", and generates one only from an operator of CANN's of that name" if unread else ""),
         operator=operator,
         node=node[1],
         source=traced_line(traceback),
