@@ -25,14 +25,10 @@ FILLED = {
     "torch_npu.npu": {"default_generators", "_cached_device_count"},
     "torch_npu": {"unsupported_dtype"},
 }
-<<<<<<< HEAD
-"""State that torch_npu's C++, or a call of its Python, fills in; besides, numbers of types, by the wheel's headers."""
-COMPILED = frozenset({"_NPUTaskGroupHandle", "_npu_fused_infer_attention_score_out_graph"})
-"""Names of torch_npu._C that only scripts ask for: Ascend/pytorch 9e73e708, torch_npu/csrc/npu/Graph.cpp 502 and 610;
-texts of the wheel's libtorch_npu.so."""
-=======
 """State that torch_npu's C++, or a call of its Python, fills in; besides numbers of types, by the wheel's headers."""
->>>>>>> models
+COMPILED = frozenset({"_NPUTaskGroupHandle", "_npu_fused_infer_attention_score_out_graph", "CheckAclnnAvaliable"})
+"""Names of compiled modules that only scripts ask for: Ascend/pytorch 9e73e708, torch_npu/csrc/npu/Graph.cpp 502, 610;
+texts of the wheel's libtorch_npu.so; Ascend/torchair fced8842, torchair/core/npu_wrapper.cpp 43."""
 NATIVE = {
     "StreamBase": {"priority", "priority_range"},
     "EventBase": set[str](),
@@ -74,7 +70,7 @@ def invented(tree: Path, live: dict[str, Any]) -> list[str]:
         if module == "torch_npu._C":
             known = {*wheel.asked("torch_npu._C", ("**/*.py",)), *COMPILED}
         elif module in CORE:
-            known = set(wheel.asked(module, ("dynamo/torchair/**/*.py",)))
+            known = {*wheel.asked(module, ("dynamo/torchair/**/*.py",)), *COMPILED}
         elif module == "torch_npu._C._cd":
             known = {"DType"}
         else:

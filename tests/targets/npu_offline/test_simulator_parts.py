@@ -64,14 +64,23 @@ def test_a_session_keeps_what_it_was_handed_and_runs_the_program(session: dict[s
     graph.load(bytearray(b"model"), options, [], [], 0)
     options["ge.a"] = "2"
     assert graph.loaded == (b"model", {"ge.a": "1"})
-    with pytest.raises(RuntimeError, match="graph_1 comes out of a cache without the FX graph"):
+    with pytest.raises(RuntimeError, match="GE graph 'graph_1' has no FX graph to run"):
         graph.run(([], None, None))
     graph.program = SimpleNamespace(run=lambda inputs, assigned: [inputs, assigned])
-    assert graph.run((["x"], ["kept"], "a stream")) == [["x"], ["kept"]]
+    x, kept = torch.ones(1), torch.zeros(1)
+    assert graph.run(([x], [None, kept], "a stream")) == [[x], [None, kept]]
     assert graph.runs == 1
     assert device.ledger.lines == ["ge_load graph_1", "ge_run graph_1"]
     with pytest.raises(RuntimeError, match="tuning graph_1 needs CANN's AOE"):
-        graph.auto_tune(None)
+        graph.auto_tune(([x], None))
+    for refused, act in {
+        "element 0 is None": lambda: graph.auto_tune(([None], None)),
+        "element 1 is not a Tensor": lambda: graph.auto_tune(([x, 123], None)),
+        "element 0 is not a Tensor": lambda: graph.run(([123], None, None)),
+        "element 2 is not a Tensor": lambda: graph.run(([x], [None, x, 123], None)),
+    }.items():
+        with pytest.raises(RuntimeError, match=refused):
+            act()
     assert graph.summary() == "simulator: no GE"
 
 

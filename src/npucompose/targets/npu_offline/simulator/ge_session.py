@@ -73,19 +73,29 @@ class TorchNpuGraphBase:
     def summary(self) -> str:
         return "simulator: no GE"
 
-    def auto_tune(self, packed: Any) -> None:
+    def auto_tune(self, packed: tuple[Sequence[Any], Any]) -> None:
+        _tensors_alone(packed[0])
         raise RuntimeError(f"simulator: tuning {self._name} needs CANN's AOE.")
 
     def run(self, packed: tuple[Sequence[Any], Sequence[Any] | None, Any]) -> list[Any]:
         inputs, assigned, _ = packed
+        _tensors_alone(inputs)
+        _tensors_alone(assigned or (), or_none=True)
         if self.program is None:
             raise RuntimeError(
-                f"simulator: GE graph {self._name!r} has no FX graph to run in GE's place: it comes out of a cache that "
-                "a device wrote, or was made by hand, or calls submodules. Remove the cache, or turn it off."
+                f"simulator: GE graph {self._name!r} has no FX graph to run in GE's place: it comes out of a cache "
+                "that a device wrote, or was made by hand, or calls submodules. Remove the cache, or turn it off."
             )
         self.runs += 1
         self.device.ledger.note("ge_run", self._name)
         return self.program.run(inputs, assigned)
+
+
+def _tensors_alone(values: Sequence[Any], *, or_none: bool = False) -> None:
+    """What TorchAir's library refuses before GE is asked (Ascend/torchair fced8842, core/torchair.cpp:37, 67)."""
+    for number, value in enumerate(values):
+        if not isinstance(value, torch.Tensor) and not (or_none and value is None):
+            raise RuntimeError(f"element {number} is {'None' if value is None else 'not a Tensor'}")
 
 
 def attributes(device: SimulatedDevice) -> dict[str, Any]:
@@ -113,6 +123,7 @@ def attributes(device: SimulatedDevice) -> dict[str, Any]:
         "SetDebugLogPath": noted("debug_log_path"),
         "as_torch_tensors": noted("as_torch_tensors", (1, [])),
         "check_cann_compat": lambda *_: "",
+        "CheckAclnnAvaliable": lambda name: False,
         "get_registered_ir_def": lambda name: ("None", [], [], []),
     }
 
