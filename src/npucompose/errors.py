@@ -110,8 +110,8 @@ class FrozenWeightError(NpuComposeError):
 
 
 def first_raised(error: BaseException) -> BaseException:
-    """What `error` is of the same class as, and was raised while that was handled: TorchAir raises what it catches anew,
-    with a traceback in its text, which not every class keeps."""
+    """What `error` is of the same class as, and was raised while that was handled: TorchAir raises what it catches
+    anew, with a traceback in its text, which not every class keeps."""
     while type(error.__context__) is type(error):
         assert error.__context__ is not None
         error = error.__context__

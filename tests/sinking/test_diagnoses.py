@@ -209,8 +209,10 @@ def test_the_table_answers_by_either_name_and_takes_rows_of_ones_own() -> None:
 
 
 def test_ge_graphs_stand_beside_the_graphs_that_were_taken() -> None:
-    """The first graph was refused and became none: the only GE graph, which is dynamic, is the second one's."""
+    """The first graph was refused and became none: the only GE graph, whose input has no size, is the second one's."""
     refused = evolve(graph(op("mm"), id="graph_0"), failure=Failure(graph="graph_0", what="refused"))
     taken = graph(op("mm"), id="graph_1")
     facts = diagnose(QUESTION, [refused, taken], [evolve(GE, data={"x": (-1, 8)})], TABLE)
-    assert facts.ge_graph == "dynamic"
+    assert "graph_1: Dynamic FX graph compiled to static Ascend GE graph" in told(facts)
+    without = diagnose(QUESTION, [refused, taken], [], TABLE)
+    assert "graph_1: Static FX graph compiled to static Ascend GE graph" in told(without)

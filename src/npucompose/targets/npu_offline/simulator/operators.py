@@ -174,8 +174,8 @@ _COPIES = 8
 
 
 def register_fused_attention(library: torch.library.Library) -> set[str]:
-    """Kernels for those of the four operators that the wheel has, whose names are returned; see Note [Fused attention on
-    the CPU]."""
+    """Kernels for those of the four operators that the wheel has, whose names are returned; see Note [Fused attention
+    on the CPU]."""
     there = {name: gradient for name, gradient in GRADIENTS.items() if hasattr(torch.ops.npu, name)}
     for name, gradient in there.items():
         library.impl(name, npu.value(name, _kernel(name)), "CPU")
