@@ -24,7 +24,7 @@ from tests.targets.npu_offline.alias_device import alias_device
 
 def captured(program: Program, device: Any) -> dict[str, Any]:
     """What was raised, the first error first, and what the capture noted."""
-    npu: Any = torch.npu
+    npu: Any = torch.npu  # pyright: ignore[reportAttributeAccessIssue]
     with alias_device(device):
         x = torch.arange(16.0, device="npu").view(4, 4) - 5
         call = program.made()

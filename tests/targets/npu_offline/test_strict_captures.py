@@ -84,20 +84,25 @@ def test_a_refused_synchronise_leaves_the_capture_valid_and_a_crossed_event_does
             device.synchronize()
         torch.ones(2) + 1
     held.replay()
-    event = device.new_event()
-
-    def crossed() -> None:
-        with capture(device):
-            device.record(event, device.current)
-            with pytest.raises(RuntimeError, match="507903"), capture(device):
-                with pytest.raises(RuntimeError, match="error code is 107032"):  # noqa: SIM117  the capture ends later
-                    device.wait(event, device.current)
-
     with pytest.raises(RuntimeError, match="error code is 507903"):
-        crossed()
+        crossed(device)
     with capture(device) as after:
         torch.ones(2) + 1
     after.replay()
+
+
+def crossed(device: SimulatedDevice) -> None:
+    """A capture waits for an event of another one, and both end."""
+    event = device.new_event()
+    with capture(device):
+        device.record(event, device.current)
+        with pytest.raises(RuntimeError, match="error code is 507903"), capture(device):
+            waits(device, event)
+
+
+def waits(device: SimulatedDevice, event: Any) -> None:
+    with pytest.raises(RuntimeError, match="error code is 107032"):
+        device.wait(event, device.current)
 
 
 @torch.library.custom_op("strict_captures::told", mutates_args=())

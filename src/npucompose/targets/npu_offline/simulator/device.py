@@ -194,7 +194,7 @@ class SimulatedDevice:
 
     def check(self, func: torch._ops.OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         """What a capture forbids of an operator."""
-        broken = broken_rule(func, args, kwargs) if self.runtime.capturing else None
+        broken = broken_rule(func, args, kwargs, self.runtime.torch_npu) if self.runtime.capturing else None
         if broken is None:
             return
         if broken.does in ("reads", "copies"):

@@ -41,7 +41,8 @@ LACKING: Mapping[str, tuple[str, ...]] = {
         "_mstx", "_npu_finalizeDump", "_npu_initDump", "_npu_setDump", "_profiler",
         "torch_npu._C._cd.cast_from_fp8", "torch_npu._C._cd.cast_to_fp8", "torch_npu._C._cd.cast_to_fp8_noalloc",
         "torch_npu._C._npurt.npuHostRegister", "torch_npu._C._npurt.npuHostUnregister",
-        "torch.npu.NPUGraph.begin_capture_to_if_node", "torch.npu.NPUGraph.end_capture_to_conditional_node",
+        "torch.npu.NPUGraph.begin_capture_to_if_node",
+        "torch.npu.NPUGraph.end_capture_to_conditional_node",
     ),
     "there is no second process with a device to share it with": (
         "_distributed_c10d", "_npu_canDeviceAccessPeer", "_npu_ipc_collect", "torch.npu.Event.from_ipc_handle",
