@@ -39,7 +39,8 @@ def test_what_only_looks_like_a_mistake_gives_no_alarm(program: Program) -> None
 
 @pytest.mark.parametrize("torch_npu", ["2.14.0"])
 def test_other_wheels_say_the_same_unless_the_rule_names_its_versions(torch_npu: str) -> None:
-    for one in PROGRAMS:
+    """Programs of another version than 2.13.0 are about that one alone."""
+    for one in (program for program in PROGRAMS if program.torch_npu == "2.13.0"):
         holds = one.rule is not None and rules().of(one.rule).holds(torch_npu)
         facts = captured(one.made, capture_mode=one.mode, torch_npu=torch_npu)
         assert [found.rule for found in facts.findings] == ([one.rule] if holds else []), one.name
@@ -51,7 +52,7 @@ def test_there_are_120_programs_and_each_rule_that_a_program_can_break_has_both(
         "still_running", "branch_open", "task_queue",
     }  # fmt: skip
     assert len(PROGRAMS) >= 120
-    assert {one.rule for one in FAULTS} == set(rules().rules) - beyond - {"opaque"}
+    assert {one.rule for one in FAULTS} == set(rules().rules) - beyond
 
 
 @pytest.mark.parametrize("rule", sorted({one.rule for one in FAULTS if one.rule}))

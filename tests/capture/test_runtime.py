@@ -161,3 +161,19 @@ def unreached(program: list[Act]) -> set[int]:
             before[stream] = before.get(stream, frozenset()) | before[other]
             put(stream, ("wait", number))
     return {stream for stream, task in last.items() if task not in before[CAPTURING]}
+
+
+def test_what_a_stream_does_behind_its_record_is_joined_by_no_wait_for_it() -> None:
+    """The event stands for what the stream had done when it was recorded."""
+
+    def act(runtime: CaptureRuntime, *, again: bool) -> None:
+        joined_by(runtime, 2)
+        runtime.launch(2, "add", None)
+        runtime.record(7, 2, None)
+        if again:
+            runtime.launch(2, "mul", None)
+        runtime.wait(7, CAPTURING, None)
+        runtime.end()
+
+    assert refused(lambda runtime: act(runtime, again=False)) == []
+    assert refused(lambda runtime: act(runtime, again=True)) == ["unjoined_stream"]

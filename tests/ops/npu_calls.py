@@ -96,7 +96,8 @@ WRITTEN: Mapping[str, Mapping[str, Any]] = {
     "npu_kv_rmsnorm_rope_cache_v2": KV_CACHE,
     "npu_kv_rmsnorm_rope_cache_v2_functional": KV_CACHE,
     "npu_matmul_compress_dequant": {
-        "x1": "char[8, 16]", "x2": "char[256]", "compress_index": "char[8]", "bias": "int[1, 32]", "scale": "uint64[1, 32]",
+        "x1": "char[8, 16]", "x2": "char[256]", "compress_index": "char[8]", "bias": "int[1, 32]",
+        "scale": "uint64[1, 32]",
     },
     "npu_mhc_pre": {"x": "half[2, 4, 4, 16]", "phi": "float[24, 64]", "alpha": "float[3]", "bias": "float[24]"},
     "npu_moe_distribute_dispatch_v2": {

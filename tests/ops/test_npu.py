@@ -26,12 +26,11 @@ HALF: dict[str, Any] = {"dtype": torch.float16}
 
 
 @pytest.fixture(autouse=True)
-def _sources(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def _sources(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each test says where the wheel is."""
     for name in ("locate", "functions", "soc", "formed"):
         monkeypatch.setattr(npu.SOURCES, name, getattr(npu.SOURCES, name))
     npu.SOURCES.functions = None
-    yield
 
 
 def nowhere() -> Path:

@@ -1,4 +1,4 @@
-"""Reference kernels of what serving code calls around attention, beside loops in float64 written from the operators' pages.
+"""Reference kernels of what serving code calls around attention, beside loops in float64 by the operators' pages.
 
 And their forms beside those of the wheel's meta functions.
 """
@@ -60,7 +60,9 @@ def test_rows_are_sent_to_their_experts_in_order() -> None:
     x, chosen = values(ROWS, WIDTH), experts()
     rows = torch.arange(ROWS * CHOICES, dtype=torch.int32).view(CHOICES, ROWS).t()
     sent, where, sorted_experts = torch.ops.npu.npu_moe_init_routing(x, rows, chosen, ROWS)
-    wanted = sorted((int(chosen[r, c]), r * CHOICES + c, r, int(rows[r, c])) for r in range(ROWS) for c in range(CHOICES))
+    wanted = sorted(
+        (int(chosen[r, c]), r * CHOICES + c, r, int(rows[r, c])) for r in range(ROWS) for c in range(CHOICES)
+    )
     assert sorted_experts.tolist() == [expert for expert, *_ in wanted]
     assert torch.equal(sent, torch.stack([x[row] for _, _, row, _ in wanted]))
     assert [int(where[number]) for *_, number in wanted] == list(range(ROWS * CHOICES))
@@ -165,7 +167,9 @@ def test_groups_in_int8_are_scaled_by_column_and_by_row() -> None:
         group_type=0, split_item=2, output_dtype=15,
     )[0]  # fmt: skip
     which = torch.tensor([0, 0, 1, 1, 1])
-    wanted = torch.stack([x[at].double() @ weight[one].double() * scales[one] * rows[at] for at, one in enumerate(which)])
+    wanted = torch.stack(
+        [x[at].double() @ weight[one].double() * scales[one] * rows[at] for at, one in enumerate(which)]
+    )
     assert found.dtype == torch.bfloat16
     assert torch.equal(found, wanted.to(torch.bfloat16))
 
@@ -251,7 +255,12 @@ def test_pairs_are_turned() -> None:
 
 @pytest.mark.parametrize("mode", ["PA", "Norm"])
 def test_a_latent_row_is_normalised_turned_and_written(mode: str) -> None:
-    kv, gamma, cos, sin = values(2, 1, 3, 24), values(16, seed=1), values(2, 1, 3, 8, seed=2), values(2, 1, 3, 8, seed=3)
+    kv, gamma, cos, sin = (
+        values(2, 1, 3, 24),
+        values(16, seed=1),
+        values(2, 1, 3, 8, seed=2),
+        values(2, 1, 3, 8, seed=3),
+    )
     head = (4, 3, 1) if mode == "PA" else (2, 1, 9)
     k_cache, ckv_cache = values(*head, 8, seed=4), values(*head, 16, seed=5)
     slots = torch.tensor([11, 3, 0, 7, 8, 2]) if mode == "PA" else torch.tensor([[8, 0, 3], [1, 2, 7]])
@@ -292,7 +301,9 @@ def test_all_but_the_likeliest_are_hidden(given: tuple[str, ...]) -> None:
         left = left[32 - int(k[row]) :] if "k" in given else left
         odds = [math.exp(float(logits[row, at])) for at in left]
         cut = 1 - float(p[row])
-        kept = {at for n, at in enumerate(left) if "p" not in given or sum(odds[: n + 1]) / sum(odds) > cut} | {left[-1]}
+        kept = {at for n, at in enumerate(left) if "p" not in given or sum(odds[: n + 1]) / sum(odds) > cut} | {
+            left[-1]
+        }
         assert {at for at in range(32) if found[row, at] > -math.inf} == kept
         assert all(found[row, at] == logits[row, at] for at in kept)
 
@@ -349,9 +360,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
         r"'x1' is torch\.float32\. Supported: int8",
     ),
     "output": (
-        lambda: torch.ops.npu.npu_quant_matmul(
-            whole(0, 2, 2, 3), whole(0, 2, 3, 4), torch.ones(4), output_dtype=99
-        ),
+        lambda: torch.ops.npu.npu_quant_matmul(whole(0, 2, 2, 3), whole(0, 2, 3, 4), torch.ones(4), output_dtype=99),
         r"'output_dtype' is 99\. Supported: 1 \(torch\.int8\), 3",
     ),
     "cache_mode": (

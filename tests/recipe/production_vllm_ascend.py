@@ -197,4 +197,4 @@ VLLM_ASCEND: tuple[Production, ...] = (
         printed=("vllm-ascend 0.23.0 has no such key. Did you mean 'enable_npugraph_ex'",),
     ),
 )  # fmt: skip
-"""26 of eight versions."""
+"""26 of nine versions."""

@@ -105,9 +105,9 @@ def test_what_has_no_place_in_yaml_is_a_line(case: Production, folder: Path) -> 
 def names_of(case: Production) -> Iterator[str]:
     """Every keyword of a call that compiles and every option that is set or is a key, whoever sets it."""
     if case.suffix != ".py":
-        read = read_command_line if case.suffix == ".sh" else plain_yaml
-        found = read(case.text, case.name)
-        yield from (path.rpartition(".")[2] for path in flattened(getattr(found, "data", found)))
+        command = case.suffix == ".sh"
+        found = read_command_line(case.text, case.name).data if command else plain_yaml(case.text, case.name)
+        yield from (path.rpartition(".")[2] for path in flattened(found))
         return
     options = {p.rpartition(".")[2] for package in ("torchair", "npugraph_ex") for p in attributes(package)}
     for node in ast.walk(ast.parse(case.text)):

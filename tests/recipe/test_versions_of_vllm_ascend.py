@@ -146,7 +146,8 @@ def test_a_version_is_refused_for_what_has_none() -> None:
 
 @pytest.mark.parametrize(("options", "says"), [
     ({"vllm_ascend_version": "0.18.0"}, "train.py is a script: it says its options itself"),
-    ({"compilation": 2}, "holds settings, which say one compilation"),
+    ({"compilation": 2}, "--compilation 2: it is for scripts, and .*serve.json holds settings"),
+    ({"torch_npu_version": "2.8.0"}, "--torch-npu 2.8.0: it is for scripts"),
 ])  # fmt: skip
 def test_an_option_is_refused_for_a_file_without_its_meaning(options: Any, says: str, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("import torchair\nconfig = torchair.CompilerConfig()\n")

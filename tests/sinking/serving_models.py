@@ -293,9 +293,13 @@ CASES: Mapping[str, Case] = {
     "latent_attention": Case(
         forward=latent_attention,
         inputs={
-            "q": half(2, 4, 1, 32), "cache": half(6, 1, 8, 32), "q_rope": half(2, 4, 1, 16),
-            "rope_cache": half(6, 1, 8, 16), "table": TABLE, "lengths": [15, 9],
-        },  # fmt: skip
+            "q": half(2, 4, 1, 32),
+            "cache": half(6, 1, 8, 32),
+            "q_rope": half(2, 4, 1, 16),
+            "rope_cache": half(6, 1, 8, 16),
+            "table": TABLE,
+            "lengths": [15, 9],
+        },
     ),
     "one_token_attention": Case(
         forward=one_token_attention, inputs={"q": Q, "k": K, "lengths": [5, 6]}, shapes="dynamic", static=("q", "k")
@@ -318,17 +322,24 @@ CASES: Mapping[str, Case] = {
     "latent_row": Case(
         forward=latent_row,
         inputs={
-            "kv": half(3, 1, 1, 96), "gamma": half(64), "cos": half(3, 1, 1, 32), "sin": half(3, 1, 1, 32),
-            "slots": torch.tensor([3, 9, 0]), "rope_cache": half(2, 8, 1, 32), "cache": half(2, 8, 1, 64),
-        },  # fmt: skip
+            "kv": half(3, 1, 1, 96),
+            "gamma": half(64),
+            "cos": half(3, 1, 1, 32),
+            "sin": half(3, 1, 1, 32),
+            "slots": torch.tensor([3, 9, 0]),
+            "rope_cache": half(2, 8, 1, 32),
+            "cache": half(2, 8, 1, 64),
+        },
     ),
     "gate": Case(forward=gate, inputs={"x": X, "w": half(64, 8)}),
     "there_and_back": Case(
         forward=there_and_back,
         inputs={
-            "x": X, "rows": torch.arange(8, dtype=torch.int32).view(2, 4).t().contiguous(),
-            "chosen": whole(4, 2, dtype=torch.int32), "weights": half(4, 2),
-        },  # fmt: skip
+            "x": X,
+            "rows": torch.arange(8, dtype=torch.int32).view(2, 4).t().contiguous(),
+            "chosen": whole(4, 2, dtype=torch.int32),
+            "weights": half(4, 2),
+        },
     ),
     "sent_in_int8": Case(forward=sent_in_int8, inputs={"x": X, "chosen": whole(4, 2, dtype=torch.int32)}),
     "experts_in_groups": Case(
@@ -344,7 +355,8 @@ CASES: Mapping[str, Case] = {
     "norm_into_int8": Case(forward=norm_into_int8, inputs={"x": X, "residual": X + 1, "gamma": GAMMA}),
     "weights_in_int8": Case(forward=weights_in_int8, inputs={"x": X, "w": whole(64, 32), "scale": half(32)}),
     "likeliest": Case(
-        forward=likeliest, inputs={"logits": half(2, 32), "p": half(2).abs(), "k": torch.tensor([3, 5], dtype=torch.int32)}
+        forward=likeliest,
+        inputs={"logits": half(2, 32), "p": half(2).abs(), "k": torch.tensor([3, 5], dtype=torch.int32)},
     ),
     "product_between_transposes": Case(
         forward=product_between_transposes, inputs={"x": half(4, 2, 16), "w": half(2, 16, 32)}
@@ -353,7 +365,9 @@ CASES: Mapping[str, Case] = {
     "group_norm": Case(forward=group_norm, inputs={"x": half(2, 4, 8), "weight": half(4), "bias": half(4)}),
     "mish": Case(forward=mish, inputs={"x": X}),
     "cast_of_format": Case(forward=cast_of_format, inputs={"x": X, "w": W}),
-    "attention_of_a_prompt": Case(forward=attention_of_a_prompt, inputs={"q": half(2, 4, 8, 16), "k": half(2, 4, 8, 16)}),
+    "attention_of_a_prompt": Case(
+        forward=attention_of_a_prompt, inputs={"q": half(2, 4, 8, 16), "k": half(2, 4, 8, 16)}
+    ),
     "written_out_attention": Case(
         forward=written_out_attention,
         inputs={"q": half(2, 4, 8, 16), "k": half(2, 4, 8, 16), "mask": half(8, 8)},

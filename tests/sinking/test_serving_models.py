@@ -1,4 +1,4 @@
-"""Models as serving code has them: derived (cpu) and genuine verdict (npu_offline) agree, and name operator and line."""
+"""Models as serving code has them: derived (cpu) and genuine verdict (npu_offline) agree, with operator and line."""
 
 from __future__ import annotations
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from functools import cache
 from typing import Any
 
 import torch
@@ -16,6 +17,8 @@ from npucompose.capture.lines import model_line
 from npucompose.capture.machine import SimulatedMachine
 from npucompose.graphs.effects import facts, leaves_in, tensors_in
 from npucompose.graphs.recordable import MASK, RESIZING, SHAPE, TO_PYTHON, why_dependent
+from npucompose.vendor.versions import REFERENCE
+from npucompose.vendor.wheel_operators import PARTS_OF, operators, overload_of
 
 _INDEXED = frozenset({"index", "index_put", "index_put_", "_unsafe_index", "_unsafe_index_put", "_index_put_impl_"})
 _COPIES = frozenset({"aten::_to_copy", "aten::copy_", "aten::copy"})
@@ -60,11 +63,13 @@ class Kernels(TorchDispatchMode):
         name, stream = _short(func), self.machine.stream
         if _draws(func, args, given):
             self._drawn(name)
-        broken = broken_rule(func, args, given)
+        broken = broken_rule(func, args, given, self.runtime.torch_npu)
         if broken is not None and broken.does in ("reads", "copies"):
             self.runtime.read(broken.what, model_line(), stream, broken.rule)
             return True
-        if broken is not None and (broken.does != "synchronises" or self.runtime.capture_of(stream) is not None):
+        if broken is not None and broken.rule == "opaque":
+            self.runtime.refuse(broken.rule, broken.what, model_line(), sure=False)
+        elif broken is not None and (broken.does != "synchronises" or self.runtime.capture_of(stream) is not None):
             self.runtime.refuse(broken.rule, broken.what, model_line())
         elif func._schema.name in _COPIES and host:
             return self._copied(name, args, given)
@@ -113,8 +118,11 @@ class BrokenRule:
     what: str
 
 
-def broken_rule(func: Any, args: Sequence[Any], given: Mapping[str, Any]) -> BrokenRule | None:
-    """The rule that the operator breaks on a captured stream: by the table, then by torch's tags; None: it breaks none.
+def broken_rule(
+    func: Any, args: Sequence[Any], given: Mapping[str, Any], torch_npu: str | None = None
+) -> BrokenRule | None:
+    """The rule that the operator breaks on a captured stream: by the table, by torch's tags, and by the kernels that
+    this version of torch_npu has; None: it breaks none.
 
     `args` and `given` are real values, or fake ones.
     """
@@ -130,9 +138,31 @@ def broken_rule(func: Any, args: Sequence[Any], given: Mapping[str, Any]) -> Bro
         return BrokenRule(rule="host_read", does="reads", what=f"{name} {_WORDS['host_read']}")
     if reason in (SHAPE, MASK):
         return BrokenRule(rule="data_shape", does="synchronises", what=f"{name}: {reason.rstrip('.')}")
+    return _by_kernel(func, torch_npu or REFERENCE)
+
+
+@cache
+def _by_kernel(func: Any, torch_npu: str) -> BrokenRule | None:
+    """By what the wheel has to compute the operator with."""
+    wheel, name = operators(torch_npu), _short(func)
+    row = wheel.row(wheel.on_the_device(func.name()))
+    if row.aclop:
+        return BrokenRule(rule="aclop", does="launches", what=f"{name} has a kernel of aclop alone in {wheel.named}")
+    whole = PARTS_OF.get(func._schema.name)
+    if row.kernel == "cpu" and whole is not None and wheel.row(whole).runs:
+        what = f"{name} has no kernel for the NPU, {whole} has one, and this machine calls the first for both"
+        return BrokenRule(rule="opaque", does="launches", what=what)
+    if row.kernel == "cpu":
+        inner = "" if row.because == row.name else f", by {overload_of(row.because).removesuffix('.default')}"
+        what = f"{name} has no kernel for the NPU in {wheel.named}, and is computed on the CPU{inner}"
+        return BrokenRule(rule="cpu_kernel", does="copies", what=what)
+    if row.kernel == "unknown" and func.namespace not in _OF_EVERY_DEVICE and custom_body(func) is None:
+        return BrokenRule(rule="opaque", does="launches", what=f"{name}: {row.because}")
     return None
 
 
+_OF_EVERY_DEVICE = ("aten", "prims", "prim", "c10d", "_c10d_functional", "c10d_functional", *_CONTROL)
+"""Namespaces whose operators torch takes apart or hands to the backend of the process group."""
 _WORDS = {
     "host_read": "reads a value on the host",
     "data_shape": "synchronises the stream: the shape of its result depends on the data",

@@ -132,7 +132,8 @@ def _traced(session: Session) -> Traced:
                 )
                 break
             calls.append(SizedCall(size=size, made=tuple(foretelling.calls[known:])))
-    found = tuple(one for c in backend.compilations for one in read(c.graph_module.graph, c.id))
+    version = session.checked.torch_npu.version
+    found = tuple(one for c in backend.compilations for one in read(c.graph_module.graph, c.id, version))
     session.rewind()
     return Traced(
         breaks=tuple(breaks),

@@ -87,7 +87,7 @@ def materialize(checked: Checked, folders: Folders = NO_FOLDERS) -> Materialised
 
 
 def _define_operators(soc: str | None) -> None:
-    """Those of the wheel that is found here; where it is of the version that npucompose has the list of, of that list."""
+    """Those of the wheel that is found here; of our own list where it is of the same version."""
     try:
         found = wheel.find()
         brought = found is None or found.version == shipped().version

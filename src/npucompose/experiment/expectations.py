@@ -175,7 +175,7 @@ def _path(report: Report) -> Finding:
     if facts is None:
         return Finding(None, (NO_VERDICT,))
     if facts.path is None:
-        return Finding(None, ("no operator's tiling reads values, or that is unknown",))
+        return Finding(None, (facts.almost or "no operator's tiling reads values, or that is unknown",))
     verdicts = [f"{name}: {getattr(facts, name)}" for name in ("fx_graph", "ge_graph", "ge_build")]
     return Finding(facts.path, (", ".join(verdicts), *_blamed(facts), *_steps(facts)))
 

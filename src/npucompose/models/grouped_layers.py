@@ -1,4 +1,4 @@
-"""Experts whose weights lie in one tensor, and linear layers in int8. Imports torch: models import this inside `network`."""
+"""Experts whose weights lie in one tensor, and linear layers in int8. Imports torch: models import it in `network`."""
 
 from __future__ import annotations
 

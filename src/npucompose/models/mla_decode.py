@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @frozen(kw_only=True)
 class MlaDecode(Network):
-    """forward(x [batch, hidden], cos, sin, slots, block_table, kv_cache, rope_cache, actual_seq_kvlen) -> [batch, hidden].
+    """forward(x [batch, hidden], cos, sin, slots, block_table, kv_cache, rope_cache, actual_seq_kvlen) -> as x.
 
     npu_kv_rmsnorm_rope_cache writes one latent row of each sequence; every head attends to the latents, which are its
     keys and its values. What comes out is taken up by npu_transpose_batchmatmul.
@@ -109,9 +109,9 @@ class MlaDecode(Network):
                 values = torch.ops.npu.npu_transpose_batchmatmul(latents, self.up_values, perm_y=[1, 0, 2])
                 return x + self.o_proj(values.flatten(1))
 
-        return MlaDecodeModule(
-            self.hidden, self.heads, self.nope, self.rope, self.latent, self.value, self.page
-        ).to(getattr(torch, self.dtype))
+        return MlaDecodeModule(self.hidden, self.heads, self.nope, self.rope, self.latent, self.value, self.page).to(
+            getattr(torch, self.dtype)
+        )
 
     def inputs(self, step: int, chance: Generator) -> Inputs:
         from npucompose.models.paging import angles, block_table, slots

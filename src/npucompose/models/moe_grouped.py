@@ -1,4 +1,4 @@
-"""Experts by products in groups, as vllm-ascend's fused_moe calls them: routed there and back without a size of data."""
+"""Experts by products in groups, as vllm-ascend's fused_moe calls them: routed there and back, no size by data."""
 
 from __future__ import annotations
 
@@ -30,7 +30,9 @@ class MoeGrouped(Network):
     experts: int = option(8, "experts", ge=1)
     top_k: int = option(2, "experts chosen for a token", ge=1)
     quant: Literal["none", "w8a8"] = option("none", "w8a8: weights in int8, rows made int8 while the model runs")
-    combine: Literal["finalize", "unpermute"] = option("finalize", "npu_moe_finalize_routing or npu_moe_token_unpermute")
+    combine: Literal["finalize", "unpermute"] = option(
+        "finalize", "npu_moe_finalize_routing or npu_moe_token_unpermute"
+    )
     dtype: Literal["float16", "bfloat16"] = option("float16", "of every tensor that is no int8")
 
     def check(self) -> None:
@@ -76,7 +78,13 @@ class MoeGrouped(Network):
                 return torch.ops.npu.npu_moe_finalize_routing(done, x, None, None, weights, where, None, 2)
 
         return MoeGroupedModule(
-            self.hidden, self.ffn, self.experts, self.top_k, self.quant == "w8a8", self.combine, getattr(torch, self.dtype)
+            self.hidden,
+            self.ffn,
+            self.experts,
+            self.top_k,
+            self.quant == "w8a8",
+            self.combine,
+            getattr(torch, self.dtype),
         )
 
     def inputs(self, step: int, chance: Generator) -> Inputs:

@@ -56,7 +56,7 @@ class PagedDecode(Network):
         pages = pages_of(self.batch, self.longest, self.page)
 
         class PagedDecodeModule(torch.nn.Module):
-            """One token of each sequence: its key and value are written at its slot, then it attends to all before it."""
+            """One token of each sequence: key and value are written at its slot, then it attends to all before."""
 
             def __init__(self, hidden: int, layout: str, heads: int, kv_heads: int, head_dim: int, page: int) -> None:
                 super().__init__()
@@ -80,9 +80,9 @@ class PagedDecode(Network):
                     return x + self.attention.ragged(query, block_table, ends, actual_seq_lengths_kv)
                 return x + self.attention.single(query, block_table, actual_seq_lengths_kv)
 
-        return PagedDecodeModule(
-            self.hidden, self.layout, self.heads, self.kv_heads, self.head_dim, self.page
-        ).to(getattr(torch, self.dtype))
+        return PagedDecodeModule(self.hidden, self.layout, self.heads, self.kv_heads, self.head_dim, self.page).to(
+            getattr(torch, self.dtype)
+        )
 
     def inputs(self, step: int, chance: Generator) -> Inputs:
         from npucompose.models.paging import angles, block_table, slots

@@ -25,8 +25,8 @@ def define(
 ) -> None:
     """Make `torch.ops.air.*` and every operator of torch_npu exist; what is there already stays.
 
-    `catalogue`: the operators of another version than the list that npucompose brings. `locate` finds the unpacked wheel
-    that knows their shapes, on the system on chip `soc`, or raises ConfigError that says why there is none. Where
+    `catalogue`: the operators of another version than the list that npucompose brings. `locate` finds the unpacked
+    wheel that knows their shapes, on the system on chip `soc`, or raises ConfigError that says why there is none. Where
     torch_npu and torchair are wanted, import them first: their C++ libraries do not tolerate that somebody else has
     defined their operators.
     """

@@ -2,8 +2,8 @@
 
 Meaning of the arguments and the shapes of the results: Ascend/op-plugin,
 docs/zh/custom_APIs/torch_npu/torch_npu-npu_fused_infer_attention_score.md and torch_npu-npu_incre_flash_attention.md,
-and the meta functions of the torch_npu 2.13.0 wheel, whose layouts are all taken. Computed are grouped heads, atten_mask,
-pse_shift, both length lists, sparse_mode 0 to 3, a cache in pages (block_table), query_rope and key_rope,
+and the meta functions of the torch_npu 2.13.0 wheel, whose layouts are all taken. Computed are grouped heads,
+atten_mask, pse_shift, both length lists, sparse_mode 0 to 3, a cache in pages (block_table), query_rope and key_rope,
 softmax_lse_flag; every other argument is refused by its name, and has its shape. float32 is allowed besides float16 and
 bfloat16, which a device is limited to.
 """
@@ -121,7 +121,7 @@ def _fia_meta(
     **others: Any,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     _refuse_layout(FIA, input_layout)
-    inner, outer = parts(input_layout)
+    inner = parts(input_layout)[0]
     known = sizes(query, inner, num_heads)
     out = _out_shape(query, value, input_layout, _Heads(num_heads, num_key_value_heads or num_heads), block_table)
     dtype = query.dtype

@@ -78,7 +78,9 @@ def _kv_rmsnorm_rope_cache(
     latent, turned = wide[..., : gamma.shape[0]], wide[..., gamma.shape[0] :]
     latent = latent * torch.rsqrt(latent.pow(2).mean(-1, keepdim=True) + epsilon) * gamma.float()
     rows = _interleave_rope(turned, cos, sin).to(kv.dtype), latent.to(kv.dtype)
-    caches = tuple(_written(cache, row, index, cache_mode) for cache, row in zip((k_cache, ckv_cache), rows, strict=True))
+    caches = tuple(
+        _written(cache, row, index, cache_mode) for cache, row in zip((k_cache, ckv_cache), rows, strict=True)
+    )
     return *caches, *rows
 
 

@@ -90,8 +90,8 @@ class FormCheck(TorchDispatchMode):
                 said = self._said(func, args, kwargs or {})
             if said is not None and (kernel := _described(found)) != said:
                 self.contradictions[str(func)] = (
-                    f"the kernel of {func} gives {kernel} and its meta function says {said}: torch.compile goes by what "
-                    "the meta function says"
+                    f"the kernel of {func} gives {kernel} and its meta function says {said}: torch.compile goes by "
+                    "what the meta function says"
                 )
         return found
 

@@ -48,7 +48,8 @@ def load(root: Path, soc: int) -> MetaFunctions:
     ):
         for file in meta_files(root):
             spec = importlib.util.spec_from_file_location(f"npucompose.ops.of_the_wheel.{file.stem}", file)
-            assert spec is not None and spec.loader is not None
+            assert spec is not None
+            assert spec.loader is not None
             spec.loader.exec_module(importlib.util.module_from_spec(spec))
     return found
 

@@ -23,7 +23,6 @@ from torch.utils._python_dispatch import _disable_current_modes
 from npucompose.errors import ConfigError, NpuComposeError
 from npucompose.ops import attention, attention_v2, caches, functionalised, fused, meta_functions, quantised, routing
 from npucompose.ops.catalogue import Catalogue, shipped
-from npucompose.ops.definitions import UnsupportedArgument
 from npucompose.ops.forms import form
 from npucompose.ops.meta_functions import MetaFunctions
 from npucompose.vendor.devices import device_of
@@ -37,7 +36,12 @@ KERNELS: Mapping[str, Function] = {
 }
 """{operator: its reference kernel}."""
 METAS: Mapping[str, Function] = {
-    **KERNELS, **attention.METAS, **attention_v2.METAS, **fused.METAS, **quantised.METAS, **caches.METAS
+    **KERNELS,
+    **attention.METAS,
+    **attention_v2.METAS,
+    **fused.METAS,
+    **quantised.METAS,
+    **caches.METAS,
 }
 """{operator: what gives the form of its results}: the kernel itself where nothing else is needed."""
 _LIBRARIES: list[torch.library.Library] = []
@@ -164,7 +168,7 @@ def _shape(name: str) -> Function:
             return SOURCES.shapes(name)(*args, **kwargs)
         try:
             return own(*args, **kwargs)
-        except UnsupportedArgument as error:
+        except Exception as error:  # noqa: BLE001  raised again where the wheel knows no form either
             try:
                 other = SOURCES.shapes(name)
             except (NoShape, NotImplementedError):
@@ -183,7 +187,7 @@ def value(name: str, kernel: Function | None = None) -> Function:
         if kernel is not None:
             try:
                 return kernel(*args, **kwargs)
-            except Exception:  # noqa: BLE001  zeros in place of values may be no values for it
+            except Exception:
                 if SOURCES.formed is None:
                     raise
         if SOURCES.formed is None:
@@ -205,8 +209,8 @@ def value(name: str, kernel: Function | None = None) -> Function:
         except Exception as error:
             words = " ".join(str(error).split())
             raise NoShape(
-                f"the meta function of torch.ops.npu.{name} in torch_npu {SOURCES.catalogue.version} does not take this "
-                f"call: {type(error).__name__}: {words}",
+                f"the meta function of torch.ops.npu.{name} in torch_npu {SOURCES.catalogue.version} does not take "
+                f"this call: {type(error).__name__}: {words}",
                 operator=name,
             ) from error
         finally:
@@ -238,6 +242,6 @@ def breaking_where_unknown() -> Iterator[None]:
 def no_meta_function(name: str) -> str:
     """Why the form of an operator's results is not known: without a meta function it is known nowhere."""
     return (
-        f"torch_npu {SOURCES.catalogue.version} has no meta function for torch.ops.npu.{name}, so that torch.compile can "
-        "put it into no graph, on a device as here"
+        f"torch_npu {SOURCES.catalogue.version} has no meta function for torch.ops.npu.{name}, so that torch.compile "
+        "can put it into no graph, on a device as here"
     )

@@ -1,7 +1,7 @@
 """Products in int8 and in groups, and what makes int8 of rows, as reference kernels of plain torch calls.
 
-Meaning: Ascend/op-plugin's pages docs/zh/custom_APIs/torch_npu/torch_npu-<operator>.md. Products of int8 are exact: they
-are added up in float64, which holds every sum of less than 2^39 of them.
+Meaning: Ascend/op-plugin's pages docs/zh/custom_APIs/torch_npu/torch_npu-<operator>.md. Products of int8 are exact:
+they are added up in float64, which holds every sum of less than 2^39 of them.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Operators that send tokens to experts and bring them back, as reference kernels of plain torch calls.
 
-Meaning: Ascend/op-plugin's pages docs/zh/custom_APIs/torch_npu/torch_npu-<operator>.md (that of npu_moe_token_unpermute is
+Meaning: Ascend/op-plugin's pages docs/zh/custom_APIs/torch_npu/torch_npu-<operator>.md (npu_moe_token_unpermute has
 its op-plugin kernel: the sum over k of probs · row). Every shape follows from shapes, values are not looked at; a row
 without an expert of this rank is zero, which a device leaves as it was.
 """

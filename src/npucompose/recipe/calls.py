@@ -105,10 +105,12 @@ def shortest(name: str) -> str:
     return name
 
 
-def is_object(value: Value) -> bool:
-    """Whether a value is certainly not None: an object that the script makes, or a function of TorchAir's."""
+def compared_with_none(e: ast.Compare, value: Value) -> Value | None:
+    """`value is None`, or `is not`, of what is certainly an object; None for any other comparison."""
     vendor = isinstance(value, Dotted) and shortest(value.name).rpartition(".")[2] in VENDOR
-    return vendor or isinstance(value, (Config, ScriptBackend, Items, Def, Object))
+    is_object = vendor or isinstance(value, (Config, ScriptBackend, Items, Def, Object))
+    answer = {ast.Is: Const(value=False), ast.IsNot: Const(value=True)}.get(type(e.ops[0]))
+    return answer if is_object and ast.unparse(e.comparators[0]) == "None" else None
 
 
 def _is_ours(backend: Value | None) -> bool:
@@ -284,12 +286,11 @@ def process_kwargs_options(reader: Analysis, package: Any, e: ast.Call, args: Ar
     """_process_kwargs_options(config, {"options": {…}}): the options of torch.compile, set on a configuration."""
     made = args[0] if args else keywords.get("config")
     given = args[1] if len(args) > 1 else keywords.get("kwargs")
-    if not isinstance(made, Config):
-        reader.unread(e, "it is not known which configuration this is")
-    elif not isinstance(given, Items):
-        reader.unread(e, "its options are not a dict of this script")
+    if isinstance(made, Config):
+        options = given.items.get("options", given.items.get("**")) if isinstance(given, Items) else given
+        _options(reader, made, e, options)
     else:
-        _options(reader, made, e, given.items.get("options", given.items.get("**")))
+        reader.unread(e, "it is not known which configuration this is")
     return Const(value=None)
 
 

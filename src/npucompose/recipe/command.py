@@ -42,10 +42,12 @@ def _composing(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def import_(arguments: argparse.Namespace) -> int:
-    from npucompose.recipe.imported import import_command_line, import_file
+    from npucompose.recipe.imported import import_command_line, import_file, only_scripts
 
     said = _is_command_line(arguments.file)
     if said:
+        asked = {"--torch-npu": arguments.torch_npu, "--compilation": arguments.compilation}
+        only_scripts("the command line", asked)
         imported = import_command_line(arguments.file, vllm_ascend_version=arguments.vllm_ascend)
     else:
         imported = import_file(

@@ -96,12 +96,18 @@ def import_file(
         if vllm_ascend_version is not None:
             raise ConfigError(f"--vllm-ascend {vllm_ascend_version}: {name} is a script: it says its options itself.")
         return import_script(text, name=name, torch_npu_version=torch_npu_version, compilation=compilation)
-    if compilation not in (None, 1):
-        raise ConfigError(f"--compilation {compilation}: {name} holds settings, which say one compilation.")
+    only_scripts(name, {"--torch-npu": torch_npu_version, "--compilation": compilation})
     beside = Path(path).with_name(REQUIREMENTS)
     pins = {str(beside): read_text(beside, MOST_BYTES)} if beside.is_file() else {}
     read_as = import_command_line if command else import_settings
     return read_as(text, name=name, vllm_ascend_version=vllm_ascend_version, pins=pins)
+
+
+def only_scripts(name: str, asked: Mapping[str, Any]) -> None:
+    """ConfigError for an option that says nothing of settings: {flag: its value, or None}."""
+    for flag, value in asked.items():
+        if value is not None:
+            raise ConfigError(f"{flag} {value}: it is for scripts, and {name} holds settings.")
 
 
 def import_settings(

@@ -339,7 +339,7 @@ def rule_words(rule: RuleFacts) -> list[str]:
 
 
 def path_words(facts: SinkingFacts) -> str:
-    return f"path {facts.path}" if facts.path is not None else "no path"
+    return f"path {facts.path}" if facts.path is not None else facts.almost or "no path"
 
 
 def verdict_words(name: str, verdict: SinkingVerdict) -> str:

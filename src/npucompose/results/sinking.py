@@ -119,6 +119,8 @@ class SinkingFacts:
 
     path: int | None = None
     """One of PATHS; None where no operator's tiling depends on values, or nobody can say."""
+    almost: str | None = None
+    """The path that the lengths alone would make, and what else makes the build dynamic: `path 4, but dynamic by …`."""
     fx_graph: GraphKind = "unknown"
     ge_graph: GraphKind = "unknown"
     """As TorchAir hands it to GE."""
@@ -142,6 +144,7 @@ class SinkingFacts:
         ge_graph: SinkingVerdict,
         ge_build: SinkingVerdict,
         path: int | None = None,
+        almost: str | None = None,
         product: str | None = None,
         blame: tuple[Blame, ...] = (),
         steps: tuple[DiagnosisStep, ...] = (),
@@ -151,6 +154,7 @@ class SinkingFacts:
         verdicts = {"fx_graph": fx_graph, "ge_graph": ge_graph, "ge_build": ge_build}
         return SinkingFacts(
             path=path,
+            almost=almost,
             fx_graph=fx_graph.value,
             ge_graph=ge_graph.value,
             ge_build=ge_build.value,

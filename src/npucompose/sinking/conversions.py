@@ -12,7 +12,6 @@ from attrs import frozen
 from npucompose.results.sinking import Failure
 from npucompose.sinking.facts import FxFacts, Op, SinkingQuestion
 from npucompose.sinking.operators import OperatorTable
-from npucompose.table.modes import modes_that
 from npucompose.vendor.wheel_operators import OperatorRow, WheelOperators, name_of, operators
 
 RULE = "rule 11"
@@ -34,6 +33,7 @@ NUMBERS = (
 )
 OF_FIXED_SIZE = "an operator whose result has a size that no data decide (torch.where, a mask, a top-k)"
 OUTSIDE = "compute it before or behind the compiled part: no graph on the device holds it"
+OTHER = "another operator: npucompose list operators says which are converted"
 TAKEN_APART = ("auto_functionalized", "auto_functionalized_v2")
 """Higher-order operators that TorchAir takes apart."""
 MADE = "TorchAir makes a converter where CANN has an operator of that name, which a row of sinking.operators says"
@@ -85,7 +85,7 @@ def calls(graph: FxFacts) -> list[Op]:
 
 def _refused(op: Op, wheel: WheelOperators, question: SinkingQuestion, table: OperatorTable) -> str | None:
     """What TorchAir does not do, in one clause; None where it converts the operator, or where that is unknown."""
-    if op.schema in table.operators:
+    if op.schema in table.operators or op.empty:
         return None
     if op.higher_order:
         known = f"higher_order::{op.overload}" in wheel.lists.converters or op.overload in TAKEN_APART
@@ -99,7 +99,7 @@ def _refused(op: Op, wheel: WheelOperators, question: SinkingQuestion, table: Op
 
 
 def _unknown(op: Op, wheel: WheelOperators, question: SinkingQuestion, table: OperatorTable) -> str | None:
-    if op.schema in table.operators or op.higher_order:
+    if op.schema in table.operators or op.higher_order or op.empty:
         return None
     row = _row(op, wheel)
     if row.converter == "unknown":
@@ -132,10 +132,12 @@ def _ways(operator: str, wheel: WheelOperators) -> Iterator[str]:
     parts = wheel.torch.decompositions.get(name_of(operator), ())
     if parts and all(wheel.converts(part) for part in parts):
         yield f"target.decompose=[{name}]  # torch takes it apart"
+        if not row.runs:
+            return
     if row.runs:
         yield "mode=npugraph_ex, which captures operators and converts none"
-    elif not parts:
-        yield OUTSIDE
+    else:
+        yield OTHER if row.kernel == "unknown" else OUTSIDE
 
 
 def is_scalar(operator: str) -> bool:

@@ -27,6 +27,7 @@ from npucompose.sinking.operators import OperatorTable, Use, fed_slots, geared, 
 from npucompose.sinking.verdicts import (
     LEAST_STATIC,
     JudgedGraph,
+    almost,
     foreseen,
     judge,
     least_static,
@@ -60,6 +61,7 @@ class Case:
     table: OperatorTable
     graphs: tuple[JudgedGraph, ...]
     path: int | None
+    almost: str | None
 
     @property
     def failures(self) -> list[Failure]:
@@ -137,6 +139,8 @@ def _configuration(case: Case) -> _Finding:
 def _path_words(case: Case) -> str:
     if case.path is not None:
         return f"path {case.path}"
+    if case.almost is not None:
+        return case.almost
     if any(geared(one.graph, case.question) for one in case.graphs):
         return "none of the six paths: with gears GE builds a graph for each of them"
     return f"none of the six paths: see {'S6' if case.failures else 'S4'}"
@@ -333,11 +337,14 @@ def diagnose(
     taken = [graph for graph in graphs if graph.failure is None]
     paired = dict(zip([graph.id for graph in taken], ge_graphs, strict=True)) if len(ge_graphs) == len(taken) else {}
     found = tuple(judge(graph, paired.get(graph.id), question, table) for graph in graphs)
-    case = Case(question=question, table=table, graphs=found, path=path(found, question))
+    case = Case(
+        question=question, table=table, graphs=found, path=path(found, question), almost=almost(found, question)
+    )
     failure = case.failures[0] if case.failures else None
     fx = least_static(found, "fx_graph")
     return SinkingFacts.from_verdicts(
         path=case.path,
+        almost=case.almost,
         fx_graph=fx if failure is None else evolve(fx, certainty="derived"),
         ge_graph=least_static(found, "ge_graph"),
         ge_build=least_static(found, "ge_build"),

@@ -62,6 +62,8 @@ class Op:
     """It moves no data: GE computes nothing for it."""
     subgraphs: tuple[FxFacts, ...] = ()
     higher_order: bool = False
+    empty: bool = False
+    """No result has an element, whatever the sizes: TorchAir makes constants of them and converts nothing."""
     at: int = 0
     """Its place among the nodes of the graph."""
 

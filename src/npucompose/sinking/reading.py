@@ -85,6 +85,7 @@ def _ops(graph: fx.Graph, graph_id: str) -> Iterator[Op]:
             unbacked=tuple(symbol for symbol in _unbacked(node) if symbol not in inside),
             view=isinstance(target, torch._ops.OpOverload) and target._schema.name in VIEWS,
             subgraphs=tuple(_subgraphs(node, graph, graph_id)),
+            empty=_empty(node.meta.get("val")),
             higher_order=isinstance(target, torch._ops.HigherOrderOperator),
             at=at,
         )
@@ -131,6 +132,12 @@ def _packed(value: Any) -> bool:
     return isinstance(value, (list, tuple)) and not all(
         isinstance(number, fx.Node) and number.op == "placeholder" for number in value
     )
+
+
+def _empty(value: Any) -> bool:
+    """No tensor in it has an element, and no symbol says otherwise."""
+    shapes = [tuple(tensor.shape) for tensor in tensors_in(value)]
+    return bool(shapes) and all(0 in shape and not any(map(_free, shape)) for shape in shapes)
 
 
 def _sizes(value: Any) -> Iterator[torch.SymInt]:

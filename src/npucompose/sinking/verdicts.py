@@ -79,15 +79,16 @@ def _doubted(verdict: SinkingVerdict, doubts: Sequence[Doubt]) -> SinkingVerdict
     if not doubts or LEAST_STATIC.index(verdict.value) < LEAST_STATIC.index("unknown"):
         return verdict
     said = [f"{one.op.overload}{one.op.at_source}: {one.why}" for one in doubts]
-    kept = [line if verdict.value == "unknown" else f"if it is converted {verdict.value}: {line}" for line in verdict.evidence]
+    kept = [
+        line if verdict.value == "unknown" else f"if it is converted {verdict.value}: {line}"
+        for line in verdict.evidence
+    ]
     return SinkingVerdict(value="unknown", certainty="unknown", evidence=(*short(said), *kept[:1]))
 
 
 def _doubt_blame(doubt: Doubt, graph: FxFacts) -> Blame:
     op = doubt.op
-    return Blame(
-        node=op.name, operator=op.overload, reason=doubt.why, source=op.source, graph=graph.id, rule=CONVERTED
-    )
+    return Blame(node=op.name, operator=op.overload, reason=doubt.why, source=op.source, graph=graph.id, rule=CONVERTED)
 
 
 def _failed(graph: FxFacts, failure: Failure, question: SinkingQuestion) -> JudgedGraph:
@@ -278,7 +279,33 @@ def least_static(graphs: Sequence[JudgedGraph], which: VerdictName) -> SinkingVe
 
 
 def path(graphs: Sequence[JudgedGraph], question: SinkingQuestion) -> int | None:
-    """Which compile path a run took, by its graphs in the order of their compilation.
+    """Which compile path a run took, by its graphs in the order of their compilation; None where what its lengths alone
+    would make is not what is built."""
+    found = by_lengths(graphs, question)
+    return None if found in BUILT_STATIC and _not_static(graphs) else found
+
+
+def almost(graphs: Sequence[JudgedGraph], question: SinkingQuestion) -> str | None:
+    """`path 4, but dynamic by slice_1 (rule 3: …)` where another operator than the attention decides; else None."""
+    found, others = by_lengths(graphs, question), _not_static(graphs)
+    if found not in BUILT_STATIC or not others:
+        return None
+    one = others[0]
+    what = f"{one.blame[0].node} ({one.blame[0].rule}: {one.blame[0].reason})" if one.blame else one.graph.id
+    return f"path {found}, but {one.ge_build.value} by {what}"
+
+
+BUILT_STATIC = tuple(path for path, (_, _, build) in BY_PATH.items() if build == "static")
+
+
+def _not_static(graphs: Sequence[JudgedGraph]) -> list[JudgedGraph]:
+    """The least static first."""
+    found = [one for one in graphs if one.ge_build.value != "static"]
+    return sorted(found, key=lambda one: LEAST_STATIC.index(one.ge_build.value))
+
+
+def by_lengths(graphs: Sequence[JudgedGraph], question: SinkingQuestion) -> int | None:
+    """The path by the sizes, and by what becomes of the lengths of the attention.
 
     None where one was not taken, and where the document does not speak of it: with gears the graph that is handed over
     is dynamic and GE's are not; with lengths as a tensor the FX graph is static.

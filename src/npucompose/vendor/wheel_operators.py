@@ -50,6 +50,15 @@ OF_THE_CPU: Mapping[str, str] = {
 """{operator that torch chooses on a CPU alone: what it calls on an NPU in its place}. Attention: op-plugin's
 _scaled_dot_product_fused_attention_overrideable; lstm: torch's aten/src/ATen/native/RNN.cpp, use_mkldnn."""
 
+PARTS_OF: Mapping[str, str] = {
+    "aten::linalg_inv_ex": "aten::inverse",
+    "aten::linalg_cholesky_ex": "aten::linalg_cholesky",
+    "aten::_linalg_slogdet": "aten::slogdet",
+    "aten::_weight_norm_interface": "aten::_weight_norm",
+}
+"""{part that an NPU has no kernel for: the composite that it has one for}, where a CPU calls the part for both. A test
+looks for them among all composites."""
+
 
 def name_of(overload: str) -> str:
     """`aten::gelu` of `aten.gelu.default`, `aten::gelu.out` of `aten.gelu.out`; a dispatcher's name stays as it is."""

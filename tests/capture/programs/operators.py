@@ -204,9 +204,64 @@ def normal_of_one_tensor(x: Tensor) -> Any:
     return torch.normal(x, 1.0)
 
 
-@legal("host_read", "OP ops/opapi/FakeQuantizeKernelNpuOpApi.cpp: numbers of Python are arguments of the kernel")
+YAML = "torch_npu 2.13.0 csrc/aten/npu_native_functions*.yaml"
+
+
+@fault("cpu_kernel", 107027, f"{YAML}: no fake_quantize_per_tensor_affine_cachemask")
 def fake_quantize_by_numbers(x: Tensor) -> Any:
-    return torch.fake_quantize_per_tensor_affine(x, 0.1, 0, 0, 255)
+    return torch.fake_quantize_per_tensor_affine(x, 0.1, 0, 0, 255)  # here
+
+
+@fault("cpu_kernel", 107027, f"{YAML}: no _linalg_eigh.eigenvalues")
+def eigenvalues(x: Tensor) -> Any:
+    return torch.linalg.eigh(x @ x.T)[0]  # here
+
+
+@fault("cpu_kernel", 107027, f"{YAML}: no nonzero_static")
+def nonzero_of_fixed_size(x: Tensor) -> Any:
+    return torch.nonzero_static(x > 0, size=4)  # here
+
+
+@fault("cpu_kernel", 107027, f"{YAML}: no _assert_async.msg; TN aten/VariableFallbackKernel.cpp:225")
+def an_assertion_on_the_device(x: Tensor) -> Any:
+    torch.ops.aten._assert_async.msg((x < 99).all(), "too large")  # here
+    return x + 1
+
+
+@fault(
+    "cpu_kernel",
+    107027,
+    "torch_npu 2.6.0.post5 csrc/aten/npu_native_functions*.yaml: no gelu.out",
+    torch_npu="2.6.0.post5",
+)
+def gelu_in_place_where_it_has_no_kernel(x: Tensor) -> Any:
+    return torch.ops.aten.gelu_.default(x * 2)  # here
+
+
+@legal("cpu_kernel", f"{YAML}: gelu.out, of which torch makes gelu_")
+def gelu_in_place(x: Tensor) -> Any:
+    return torch.ops.aten.gelu_.default(x * 2)
+
+
+@legal("cpu_kernel", f"{YAML}: topk")
+def the_four_largest(x: Tensor) -> Any:
+    return torch.topk(x.view(-1), 4).values
+
+
+@fault("aclop", None, f"{YAML}: slow_conv3d_forward, impl_ns: acl_op")
+def a_convolution_by_aclop(x: Tensor) -> Any:
+    image, weight = x.view(1, 1, 1, 4, 4), torch.ones(1, 1, 1, 1, 1, device=x.device)
+    return torch.ops.aten.slow_conv3d_forward(image, weight, [1, 1, 1], None, [1, 1, 1], [0, 0, 0])  # here
+
+
+@legal("aclop", "OP ops/aclops/ZerosKernelNpu.cpp: memory, and zero_, though impl_ns is acl_op")
+def zeros_of_the_device(x: Tensor) -> Any:
+    return x + torch.zeros(4, 4, device=x.device)
+
+
+@fault("opaque", None, f"{YAML}: inverse, and no linalg_inv_ex.inverse", sure=False)
+def an_inverse_that_may_be_either(x: Tensor) -> Any:
+    return torch.inverse(x + 9 * torch.eye(4, device=x.device))  # here
 
 
 @legal("sync_copy", "OP ops/opapi/ScatterReduceKernelNpuOpApi.cpp:114: a sum of float32 that includes self is a kernel")

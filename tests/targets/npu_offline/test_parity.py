@@ -25,7 +25,7 @@ FILLED = {
     "torch_npu.npu": {"default_generators", "_cached_device_count"},
     "torch_npu": {"unsupported_dtype"},
 }
-"""State that torch_npu's C++, or a call of its Python, fills in; besides, numbers of types, by the wheel's headers."""
+"""State that torch_npu's C++, or a call of its Python, fills in; besides numbers of types, by the wheel's headers."""
 COMPILED = frozenset({"_NPUTaskGroupHandle", "_npu_fused_infer_attention_score_out_graph", "CheckAclnnAvaliable"})
 """Names of compiled modules that only scripts ask for: Ascend/pytorch 9e73e708, torch_npu/csrc/npu/Graph.cpp 502, 610;
 texts of the wheel's libtorch_npu.so; Ascend/torchair fced8842, torchair/core/npu_wrapper.cpp 43."""

@@ -203,8 +203,8 @@ def streams_not_taken(error: BaseException, mode: str, traced: fx.GraphModule | 
 def failure_of(
     error: BaseException, can: TorchairMode, graph: str = "graph_0", version: str = REFERENCE
 ) -> Failure | None:
-    """The failure behind what TorchAir raised for a graph; None leaves the error as it is. `version`: of torch_npu, whose
-    tables say what it would take."""
+    """The failure behind what TorchAir raised for a graph; None leaves the error as it is. The tables of `version` of
+    torch_npu say what it would take."""
     error = first_raised(error)
     text = str(error)
     if _OVERLAP in text and can.without_in_place is not None:
@@ -237,8 +237,7 @@ def failure_of(
     unread = _DEFINITION_UNREAD in text
     return Failure(
         graph=graph,
-        what=f"{verb} {name}"
-        + (", and generates one only from an operator of CANN's of that name" if unread else ""),
+        what=f"{verb} {name}" + (", and generates one only from an operator of CANN's of that name" if unread else ""),
         operator=operator,
         node=node[1],
         source=traced_line(traceback),

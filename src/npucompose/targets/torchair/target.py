@@ -84,7 +84,7 @@ class TorchairTarget(Target):
             device="npu",
             scope_namespace=mine.scope_namespace,
             explicit_events=not mine.ge,
-            asserts=not mine.ge,
+            asserts=False,  # aten._assert_async.msg has neither a GE converter nor a kernel for the NPU
             captures=mine.captures,
             clone_option=mine.clone_option,
             max_streams=streams_of(self.soc),
