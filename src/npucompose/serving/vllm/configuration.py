@@ -112,10 +112,18 @@ BY_PROCESSOR: Mapping[str, Any] = {
     "inductor_compile_config.cpp.dynamic_threads": True,
 }
 """What vLLM sets on a processor, whatever is asked."""
+NOT_PADDED = (
+    "extensions.vllm.graphs=piecewise: vLLM's attention with a latent cache takes no padded rows on a processor, so that "
+    "each size is recorded for itself and no step is filled up to the next one."
+)
+"""vllm/v1/attention/backends/mla/cpu_mla.py, do_kv_cache_update: as many slots as real rows."""
 
 
-def set_by(recipe: Recipe, sizes: Sequence[int]) -> dict[str, Any]:
-    """What a recipe sets, by option, whatever is asked; `sizes` are those that vLLM's scheduler can have."""
+def set_by(recipe: Recipe, sizes: Sequence[int], *, pads: bool = True) -> dict[str, Any]:
+    """What a recipe sets, by option, whatever is asked; `sizes` are those that vLLM's scheduler can have.
+
+    `pads`: the model takes padded rows, so that vLLM may fill a step up to the next size between attentions.
+    """
     found: dict[str, Any] = {
         "mode": ACTING_MODE,
         "backend": BACKEND,
@@ -126,7 +134,7 @@ def set_by(recipe: Recipe, sizes: Sequence[int]) -> dict[str, Any]:
     }
     if recipe.options.graphs == "full":
         return {**found, "splitting_ops": []}
-    if sizes:
+    if sizes and pads:
         found |= {
             "cudagraph_mode": "PIECEWISE",
             "cudagraph_capture_sizes": list(sizes),
