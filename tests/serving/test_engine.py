@@ -193,10 +193,22 @@ def test_an_engine_in_processes_of_its_own_has_the_recipe_too(eager: Callable[[s
     assert "Recorded 4 sizes, " in served.log
 
 
-def test_a_second_start_takes_the_code_of_the_first(eager: Callable[[str], Answer], tmp_path: Path) -> None:
-    model, config = written("qwen2", tmp_path), {"npucompose": str(recipe(tmp_path, "fused"))}
-    first, second = (answer(model, tmp_path, [2], additional_config=config) for _ in range(2))
-    assert first.tokens == second.tokens == {"2": eager("qwen2").tokens["2"]}
+def kernels(folder: Path) -> dict[Path, int]:
+    """When each library of a cache was written."""
+    return {file: file.stat().st_mtime_ns for file in folder.rglob("*.so")}
+
+
+@pytest.mark.parametrize("model", ["qwen2", "deepseek_v2"])
+def test_a_second_start_takes_the_code_of_the_first_and_compiles_no_kernel(
+    model: str, expected: Callable[[str], Tokens], tmp_path: Path
+) -> None:
+    place, config = written(model, tmp_path), {"npucompose": str(recipe(tmp_path, "fused"))}
+    first = answer(place, tmp_path, [2], additional_config=config)
+    made = kernels(tmp_path)
+    second = answer(place, tmp_path, [2], additional_config=config)
+    assert made
+    assert kernels(tmp_path) == made
+    assert first.tokens == second.tokens == {"2": expected(model)["2"]}
     assert first.counted["fxgraph_cache_miss"] > 0
     assert (second.counted["fxgraph_cache_miss"], second.counted["fxgraph_cache_hit"] > 0) == (0, True)
 

@@ -177,15 +177,20 @@ def restored(
     recipe: Recipe,
     graph: fx.GraphModule,
     example_inputs: Sequence[Any],
+    settings: Mapping[str, Any],
     code: Mapping[str, Any],
     unrecorded: Unrecorded,
     memory: Any = None,
 ) -> Piece | None:
-    """The piece `graph` as an earlier process compiled it (`Piece.code`); None where its code is not to be had."""
+    """The piece `graph` as an earlier process compiled it (`Piece.code`) with the same `settings` of Inductor's; None
+    where its code is not to be had."""
+    from torch._inductor import config as inductor_config
+
     kept = of_facts(KeptCode, code, where="code")
     backend = _backend(recipe, memory)
     target = backend.target
-    called = target.restored(backend, graph, example_inputs, kept) if isinstance(target, LoadsCode) else None
+    with inductor_config.patch(dict(settings)):
+        called = target.restored(backend, graph, example_inputs, kept) if isinstance(target, LoadsCode) else None
     return None if called is None else _piece(recipe, graph, called, backend, unrecorded)
 
 
