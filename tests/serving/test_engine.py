@@ -1,4 +1,4 @@
-"""Recipes in the genuine vLLM (`make test-serving`): the tokens of eager or of transformers, sizes, caches, an engine without a recipe."""
+"""Recipes in the genuine vLLM (`make test-serving`): tokens, sizes, caches, an engine without a recipe."""
 
 from __future__ import annotations
 
@@ -162,7 +162,10 @@ SCARCE = {"num_gpu_blocks_override": 40, "block_size": 32, "max_num_batched_toke
 LONG_BATCHES = [1, 5, 8]
 SHARED = 96
 """Tokens at the beginning of each prompt: three blocks of the cache."""
-LONG = [*(("qwen2", kind) for kind in SIZES), *((model, "fused") for model in MODELS if model not in ("qwen2", "deepseek_v2"))]
+LONG = [
+    *(("qwen2", kind) for kind in SIZES),
+    *((model, "fused") for model in MODELS if model not in ("qwen2", "deepseek_v2")),
+]
 """A latent cache has on a processor no chunked prefill and no prefix caching (vLLM 0.32)."""
 
 

@@ -191,6 +191,15 @@ def test_a_recipe_for_vllm_is_one_for_transformers(tmp_path: Path) -> None:
     assert npucompose.compile_config(str(place)).materialised.experiment.mode.name == "reduce-overhead"
 
 
+@pytest.mark.parametrize(
+    ("name", "text"), [("mine.yaml", RECORDED), ("mine.json", '{"defaults": [{"override /mode": "reduce-overhead"}]}')]
+)
+def test_a_recipe_of_the_callers_home(name: str, text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / name).write_text(text)
+    assert npucompose.compile_config(f"~/{name}").materialised.experiment.mode.name == "reduce-overhead"
+
+
 def test_importing_npucompose_loads_no_transformers() -> None:
     import subprocess
 

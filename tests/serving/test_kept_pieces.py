@@ -125,7 +125,10 @@ def test_loading_asks_for_the_libraries_that_were_compiled(caught: Caught, tmp_p
     """A library's key has the compiler's flags, ours, the recipe's and the engine's: with others it would be compiled
     again. Across processes tests/serving/test_engine.py counts the files."""
     flags = "inductor: {cpp: {enable_floating_point_contract_flag: fast}, "
-    recipe, engine = recipe_of(tmp_path, ("inductor: {", flags)), {"cpp.enable_unsafe_math_opt_flag": True, "cpp_cache_precompile_headers": False}
+    recipe, engine = (
+        recipe_of(tmp_path, ("inductor: {", flags)),
+        {"cpp.enable_unsafe_math_opt_flag": True, "cpp_cache_precompile_headers": False},
+    )
     code = compiled_anew(recipe, caught, engine).code
     assert code is not None
     known = set(CppPythonBindingsCodeCache.cache)

@@ -11,7 +11,6 @@ from typing import Any
 
 from npucompose.serving.vllm.recipe import Recipe
 
-READ_AT = "0.32.0"
 ACTING_MODE = "VLLM_COMPILE"
 """The compilation mode in which vLLM asks a compiler of others for the pieces of a model."""
 BACKEND = "npucompose"
@@ -113,8 +112,8 @@ BY_PROCESSOR: Mapping[str, Any] = {
 }
 """What vLLM sets on a processor, whatever is asked."""
 NOT_PADDED = (
-    "extensions.vllm.graphs=piecewise: vLLM's attention with a latent cache takes no padded rows on a processor, so that "
-    "each size is recorded for itself and no step is filled up to the next one."
+    "extensions.vllm.graphs=piecewise: vLLM's attention with a latent cache takes no padded rows on a processor, so "
+    "that each size is recorded for itself and no step is filled up to the next one."
 )
 """vllm/v1/attention/backends/mla/cpu_mla.py, do_kv_cache_update: as many slots as real rows."""
 
@@ -144,7 +143,7 @@ def set_by(recipe: Recipe, sizes: Sequence[int], *, pads: bool = True) -> dict[s
 
 
 def effective(recipe: Recipe, asked: Mapping[str, Any], most: int) -> dict[str, Any]:
-    """Every option as it acts, as far as vLLM's version READ_AT says it; of those without effect what is asked.
+    """Every option as it acts, as the version of vLLM that was read has it; of those without effect what is asked.
 
     `most` is the largest number of tokens in a step.
     """

@@ -225,7 +225,7 @@ def put_in_place(graph_module: fx.GraphModule) -> None:
 
     Inductor's steps, in the surroundings that it makes for them: torch/_inductor/fx_passes/post_grad.py.
     """
-    from torch._dynamo.utils import detect_fake_mode
+    from torch._guards import detect_fake_mode
     from torch._inductor.fx_passes import post_grad, reinplace
     from torch._inductor.fx_utils import FakeTensorUpdater
     from torch._inductor.virtualized import V
