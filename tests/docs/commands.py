@@ -118,7 +118,7 @@ def look_at(words: Sequence[str]) -> None:
         case ["FILE", *_] | [("SUBSTITUTED" | "cd"), *_]:
             pass
         case ["make", *rest]:
-            targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+            targets = re.findall(r"^(\.?[a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
             assert {word for word in rest if "=" not in word} <= set(targets), words
         case ["python", "run.py", *rest] | ["npucompose", "run", *rest]:
             look_at_run(rest, whole=ELLIPSIS not in words)
