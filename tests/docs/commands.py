@@ -126,6 +126,8 @@ def look_at(words: Sequence[str]) -> None:
             look_at_command(rest, whole=ELLIPSIS not in words)
         case ["python", "-m", "pytest", *rest] | ["pytest", *rest]:
             look_at_pytest(rest)
+        case ["python", "-m", module, *_] if module.startswith("vllm."):  # of an environment that has it
+            pass
         case ["python", "-m", module, *rest]:
             look_at_script(ROOT / module.replace(".", "/"), rest)
         case ["python", script, *rest] if (ROOT / script).is_file():
