@@ -24,6 +24,7 @@ from torch._inductor.compile_fx import compile_fx, compile_fx_inner
 from torch._inductor.custom_graph_pass import CustomGraphPass
 from torch.utils._python_dispatch import _disable_current_modes
 
+from npucompose.replay.counted import CountedNumbers
 from npucompose.replay.interface import LowerRequest
 from npucompose.streams import strip
 from npucompose.targets import inductor_cache, unfused
@@ -63,6 +64,8 @@ class Subject:
     """What AOTAutograd's wrapper does around the graph (`changed_by_a_plain_wrapper`)."""
     graph_module: fx.GraphModule
     """As the passes left it; Inductor changes it while it compiles."""
+    counted: CountedNumbers | None = None
+    """Numbers of the graph that no kernel reads."""
     unfused: Callable[[], fx.GraphModule]
     """The same graph with nothing taken apart or fused, called in the same way; raises `unfused.Untraced`. To be asked
     for while the graph is compiled."""
@@ -78,6 +81,7 @@ class Subject:
             memory=backend.common_memory,
             partial=backend.partial,
             at_once=backend.records_at_once,
+            counted=self.counted,
             constants=self.watch,
         )
 
@@ -191,6 +195,7 @@ class _InnerCompile:
             unfrozen=frozenset(_kept()),
             changed=changed_by_a_plain_wrapper(),
             graph_module=aot,
+            counted=None if freezes else CountedNumbers.from_graph(aot.graph),
             unfused=partial(self.unfused, aot),
         )
 

@@ -17,6 +17,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from npucompose.graphs.recordable import refused_by_recordings
 from npucompose.replay import gate
 from npucompose.replay.captured_graph import CapturedGraph, PlanCache
+from npucompose.replay.counted import CountedNumbers
 from npucompose.replay.executor.trial import ExecutorName, PlanTrial
 from npucompose.replay.front.segments import Segmented, nodes_of, prepared
 from npucompose.replay.gate import Refused
@@ -29,6 +30,7 @@ from npucompose.replay.interface import (
     WhenNew,
     is_watched,
     note,
+    wants_numbers,
     watchers,
 )
 from npucompose.replay.memory.arena import Arena, fork_safe_lock
@@ -115,6 +117,8 @@ class GraphCache:
         self._hits = self._replacements = self._eager = 0
         self._cost_s = self._cost_again_s = 0.0
         """What a capture takes, and what it takes where the plan was cached, each by the last one."""
+        self.counted = request.counted or CountedNumbers.from_graph(request.graph_module.graph)
+        """Numbers that belong to no signature; None where there are none."""
         self._moving: tuple[int, ...] | None = None
         """Inputs that are no parameters."""
         self._warned: set[str] = set()
@@ -137,6 +141,8 @@ class GraphCache:
         )
 
     def __call__(self, inputs: list[Any]) -> list[Any]:
+        if self.counted is not None and self.counted.differ(inputs) and not wants_numbers():
+            return self.counted.beside(self, inputs)
         if self.is_within_a_replay():
             self._warn_once("within a replay", lambda: WITHIN_A_REPLAY)
             self._eager += 1
@@ -195,7 +201,10 @@ class GraphCache:
         """
         with self._lock:
             self._settle()
-            return is_watched() or self._is_worth_it(glance, inputs)
+            worth = is_watched() or self._is_worth_it(glance, inputs)
+            if worth:
+                self.admission.forget(glance)
+            return worth
 
     def ran_eagerly(self, glance: Hashable, seconds: float) -> None:
         """Book a call without a recording, whoever made it."""
