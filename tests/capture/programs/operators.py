@@ -250,10 +250,8 @@ def the_four_largest(x: Tensor) -> Any:
 
 @fault("aclop", None, f"{YAML}: slow_conv3d_forward, impl_ns: acl_op")
 def a_convolution_by_aclop(x: Tensor) -> Any:
-    weight = torch.ones(1, 1, 1, 1, 1, device=x.device)
-    return torch.ops.aten.slow_conv3d_forward(
-        x.view(1, 1, 1, 4, 4), weight, [1, 1, 1], None, [1, 1, 1], [0, 0, 0]
-    )  # here
+    image, weight, ones, none = x.view(1, 1, 1, 4, 4), torch.ones(1, 1, 1, 1, 1, device=x.device), [1, 1, 1], [0, 0, 0]
+    return torch.ops.aten.slow_conv3d_forward(image, weight, ones, None, ones, none)  # here
 
 
 @legal("aclop", "OP ops/aclops/ZerosKernelNpu.cpp: memory, and zero_, though impl_ns is acl_op")
