@@ -137,7 +137,7 @@ def _packed(value: Any) -> bool:
 def _empty(value: Any) -> bool:
     """No tensor in it has an element, and no symbol says otherwise."""
     shapes = [tuple(tensor.shape) for tensor in tensors_in(value)]
-    return bool(shapes) and all(0 in shape and not any(map(_free, shape)) for shape in shapes)
+    return bool(shapes) and all(not any(map(_free, shape)) and 0 in shape for shape in shapes)
 
 
 def _sizes(value: Any) -> Iterator[torch.SymInt]:

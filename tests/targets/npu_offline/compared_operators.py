@@ -19,7 +19,7 @@ from typing import Any
 from attrs import frozen
 
 from npucompose.vendor.versions import REFERENCE
-from npucompose.vendor.wheel_operators import OperatorRow, WheelOperators, operators
+from npucompose.vendor.wheel_operators import OF_THE_CPU, OperatorRow, WheelOperators, operators
 
 SCRIPT = Path(__file__).with_name("operator_models.py")
 ROOT = Path(__file__).parents[3]
@@ -29,8 +29,13 @@ MOST_ENDS = 60
 
 
 def wanted(table: WheelOperators) -> list[str]:
-    """The operators: those that give a result of their own, for `out=` and a gradient are made of them."""
-    return [row.name for row in table.rows() if row.name.startswith("aten::") and _lacks(row) and _plain(row.name)]
+    """The operators: those that give a result of their own, for `out=` and a gradient are made of them; not those that
+    torch chooses on a CPU alone."""
+    return [
+        row.name
+        for row in table.rows()
+        if row.name.startswith("aten::") and _lacks(row) and _plain(row.name) and row.name not in OF_THE_CPU
+    ]
 
 
 def _lacks(row: OperatorRow) -> bool:
