@@ -52,7 +52,9 @@ def _functionalised(writing: Any, returning: Any) -> Callable[..., Any]:
 
     def kernel(*args: Any, **kwargs: Any) -> Any:
         given = {**dict(zip(names, args, strict=False)), **kwargs}
-        wrapped = all(_TORCH._is_functional_tensor(one) for name in written.values() for one in tree_leaves(given[name]))
+        wrapped = all(
+            _TORCH._is_functional_tensor(one) for name in written.values() for one in tree_leaves(given[name])
+        )
         plain = tree_map_only(torch.Tensor, _unwrapped, given)
         with torch._C._ExcludeDispatchKeyGuard(torch._C.DispatchKeySet(torch._C.DispatchKey.Functionalize)):
             found = (returning if wrapped else writing)(**plain)

@@ -14,8 +14,8 @@ import torch
 from attrs import frozen
 
 LAYOUTS = (
-    "BSH", "BSND", "BNSD", "TND", "NTD", "NSD", "BNSD_BSND", "BSH_BNSD", "BSND_BNSD", "NTD_TND", "BSH_NBSD", "BSND_NBSD",
-    "BNSD_NBSD", "TND_NTD",
+    "BSH", "BSND", "BNSD", "TND", "NTD", "NSD", "BNSD_BSND", "BSH_BNSD", "BSND_BNSD", "NTD_TND", "BSH_NBSD",
+    "BSND_NBSD", "BNSD_NBSD", "TND_NTD",
 )  # fmt: skip
 """Those that the meta function of npu_fused_infer_attention_score takes (torch_npu 2.13.0)."""
 Sizes = Mapping[str, Any]
