@@ -53,7 +53,8 @@ def test_a_sample_of_the_operators_has_verdicts(target: str) -> None:
     said = {name: found[name]["verdicts"][1] for name in SAMPLE}
     assert (said["npu_rms_norm"], said["npu_grouped_matmul"], said["npu_scatter_pa_kv_cache"]) == ("static",) * 3
     assert (said["npu_mish"], said["npu_apply_adam.out"]) == ("unknown", "unknown")
-    assert said["npu_prefetch"] == "failed"
+    if target == "npu_offline":  # its converter raises for some arguments alone, which no table of converters has
+        assert said["npu_prefetch"] == "failed"
 
 
 @offline

@@ -78,10 +78,13 @@ def _kv_rmsnorm_rope_cache(
     latent, turned = wide[..., : gamma.shape[0]], wide[..., gamma.shape[0] :]
     latent = latent * torch.rsqrt(latent.pow(2).mean(-1, keepdim=True) + epsilon) * gamma.float()
     rows = _interleave_rope(turned, cos, sin).to(kv.dtype), latent.to(kv.dtype)
-    caches = tuple(
-        _written(cache, row, index, cache_mode) for cache, row in zip((k_cache, ckv_cache), rows, strict=True)
+    turned, latent = rows
+    return (
+        _written(k_cache, turned, index, cache_mode),
+        _written(ckv_cache, latent, index, cache_mode),
+        turned,
+        latent,
     )
-    return *caches, *rows
 
 
 def _written(cache: torch.Tensor, rows: torch.Tensor, index: torch.Tensor, mode: str) -> torch.Tensor:

