@@ -105,20 +105,6 @@ def test_a_norm_is_over_as_many_dimensions_as_its_weight_has() -> None:
     near(y, x * wanted * gamma, 1e-12)
 
 
-@pytest.mark.parametrize("dtype", [dtype for dtype, _ in DTYPES])
-def test_a_product_of_batches_is_permuted_before_and_behind(dtype: torch.dtype) -> None:
-    x, w = some(5, 3, 16, dtype=dtype), some(3, 16, 7, dtype=dtype)
-    wanted = (x.transpose(0, 1) @ w).transpose(0, 1)
-    product = npu.npu_transpose_batchmatmul
-    torch.testing.assert_close(product(x, w, perm_x1=[1, 0, 2]), wanted)
-    torch.testing.assert_close(product(x, w.mT, perm_x1=[1, 0, 2], perm_x2=[0, 2, 1]), wanted)
-    torch.testing.assert_close(product(x.transpose(0, 1), w), wanted)
-    assert product(x, w, perm_x1=[1, 0, 2]).is_contiguous()
-    for more in ({"bias": w}, {"scale": w}, {"batch_split_factor": 3}):
-        with pytest.raises(UnsupportedArgument, match=next(iter(more))):
-            product(x, w, **more)
-
-
 def test_what_is_not_said_is_the_last_dimension_and_halves() -> None:
     x = some(2, 6, dtype=torch.float64)
     assert torch.equal(npu.npu_swiglu(x), npu.npu_swiglu(x, 1))

@@ -119,7 +119,7 @@ def _transpose_batchmatmul(
     if batch_split_factor != 1:
         raise unsupported(PRODUCT, "batch_split_factor", f"is {batch_split_factor}", "Supported: 1.")
     one, other = input.permute(tuple(perm_x1 or (0, 1, 2))), weight.permute(tuple(perm_x2 or (0, 1, 2)))
-    return torch.bmm(one.float(), other.float()).permute(tuple(perm_y or (1, 0, 2))).contiguous().to(input.dtype)
+    return torch.bmm(one, other).permute(tuple(perm_y or (1, 0, 2))).contiguous()  # as torch's own, which it replaces
 
 
 def _top_k_top_p(logits: torch.Tensor, p: torch.Tensor | None = None, k: torch.Tensor | None = None) -> torch.Tensor:

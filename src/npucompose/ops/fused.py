@@ -1,19 +1,17 @@
 """Fused operators of `torch.ops.npu` as reference kernels of plain torch calls: what the pass `replace` puts in.
 
 Meaning: Ascend/op-plugin's pages of the same names.
-Half types compute in float32 and round once, but for a product, which is torch.bmm itself; a device may round in
-between.
+Half types compute in float32 and round once; a device may round in between.
 
     npu_rms_norm(x, gamma)          (x · rstd · gamma, rstd), rstd = 1 / sqrt(mean(x²) + epsilon) in float32
     npu_add_rms_norm(x1, x2, …)     (the norm of x1 + x2, rstd, x1 + x2)
     npu_swiglu(x, dim)              silu(first half) · second half
     npu_rotary_mul(x, r1, r2)       x · r1 + rotated(x) · r2, rotated swapping halves (or neighbours: interleave)
-    npu_transpose_batchmatmul(x, w) the product of each batch; x, w and the result permuted (perm_x1, perm_x2, perm_y)
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -61,27 +59,6 @@ def _check_rotary(rotary_mode: str, rotate: torch.Tensor | None) -> None:
         raise unsupported("npu_rotary_mul", "rotary_mode", f"is '{rotary_mode}'", "Possible: half, interleave.")
 
 
-def _transpose_batchmatmul(
-    input: torch.Tensor,
-    weight: torch.Tensor,
-    *,
-    bias: torch.Tensor | None = None,
-    scale: torch.Tensor | None = None,
-    perm_x1: Sequence[int] | None = None,
-    perm_x2: Sequence[int] | None = None,
-    perm_y: Sequence[int] | None = None,
-    batch_split_factor: int | None = 1,
-) -> torch.Tensor:
-    for name, given in (("bias", bias), ("scale", scale)):
-        if given is not None:
-            raise unsupported("npu_transpose_batchmatmul", name, "is not supported here", "Leave it at None.")
-    if batch_split_factor not in (None, 1):
-        given = f"is {batch_split_factor}"
-        raise unsupported("npu_transpose_batchmatmul", "batch_split_factor", given, "Supported: 1.")
-    first, second = input.permute(*(perm_x1 or (0, 1, 2))), weight.permute(*(perm_x2 or (0, 1, 2)))
-    return torch.bmm(first, second).permute(*(perm_y or (1, 0, 2))).contiguous()
-
-
 def _wide(x: torch.Tensor) -> torch.Tensor:
     return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
 
@@ -91,7 +68,6 @@ KERNELS: dict[str, Callable[..., Any]] = {
     "npu_add_rms_norm": _add_rms_norm,
     "npu_swiglu": _swiglu,
     "npu_rotary_mul": _rotary_mul,
-    "npu_transpose_batchmatmul": _transpose_batchmatmul,
 }
 
 
@@ -126,5 +102,4 @@ METAS: dict[str, Callable[..., Any]] = {
     "npu_add_rms_norm": _add_rms_norm_meta,
     "npu_swiglu": _swiglu_meta,
     "npu_rotary_mul": _rotary_mul_meta,
-    "npu_transpose_batchmatmul": _transpose_batchmatmul,
 }
