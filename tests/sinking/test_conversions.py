@@ -4,7 +4,7 @@ lacks."""
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import pytest
 from attrs import evolve
@@ -16,15 +16,18 @@ from npucompose.sinking import diagnose
 from npucompose.sinking.conversions import ADAPTED, NUMBERS, OF_FIXED_SIZE, OTHER, OUTSIDE, taken_instead
 from npucompose.sinking.facts import Op
 from npucompose.vendor import wheel_operators
-from npucompose.vendor.wheel_operators import WheelLists, operators, versions
+from npucompose.vendor.wheel_operators import WheelLists, listing, name_of, operators, versions
 from tests.passes.adapted_samples import rules_of
 from tests.sinking.made import QUESTION, SMALL, TABLE, graph, op, own
 
 
-def of(overload: str, **question: object) -> SinkingFacts:
+def of(overload: str, constants: Mapping[str, str] | None = None, **question: object) -> SinkingFacts:
     """The verdicts on a product and one operator behind it."""
     schema = overload.rpartition(".")[0].replace(".", "::", 1)
-    call = Op(name="it", overload=overload, schema=schema, reads=("mm",), source="model.py:3 in forward", at=1)
+    call = Op(
+        name="it", overload=overload, schema=schema, reads=("mm",), source="model.py:3 in forward", at=1,
+        constants=constants or {},
+    )  # fmt: skip
     return diagnose(evolve(QUESTION, **question), [graph(op("mm"), call)], (), TABLE)  # type: ignore[arg-type]
 
 
@@ -111,6 +114,49 @@ def test_other_tables_are_assumed_and_said_so() -> None:
     facts = of("aten.nonzero.default", torch_npu="2.12.1")
     assert facts.failure is not None
     assert "torch_npu 2.12.1 (assumed: the tables of 2.12.0.post3)" in facts.failure.what
+
+
+@pytest.mark.parametrize(
+    ("overload", "constants", "graph"),
+    [
+        ("aten._to_copy.default", {"memory_format": "torch.preserve_format", "layout": "None"}, "failed"),
+        ("aten._to_copy.default", {"memory_format": "torch.contiguous_format", "layout": "torch.strided"}, "static"),
+        ("aten._to_copy.default", {"memory_format": "None", "layout": "None"}, "static"),
+        ("aten.embedding.default", {"scale_grad_by_freq": "False", "sparse": "True"}, "failed"),
+        ("aten.embedding.default", {"scale_grad_by_freq": "False", "sparse": "False"}, "static"),
+        ("npu.npu_gelu.default", {"approximate": "'erf'"}, "failed"),
+        ("npu.npu_gelu.default", {"approximate": "'tanh'"}, "static"),
+    ],
+)
+def test_a_converter_that_raises_on_an_argument_refuses_the_calls_that_give_it(
+    overload: str, constants: dict[str, str], graph: str
+) -> None:
+    facts = of(overload, constants=constants)
+    assert facts.ge_graph == graph
+    assert (facts.failure is None) == (graph == "static")
+    if facts.failure is not None:
+        assert facts.failure.what.startswith(f"TorchAir's GE converter refuses torch.ops.{overload}")
+        assert facts.failure.reason.startswith("it raises if (")
+        assert facts.failure.fix is not None
+        assert facts.failure.fix.startswith("other arguments; or ")
+
+
+NEW, OLD = "npu.npu_add_quant_gmm.default", "npu.fused_linear_online_max_sum.default"
+"""Operators that wheels have since 2.7.1, and that they had until 2.12.0."""
+
+
+@pytest.mark.parametrize(("version", "absent"), [("2.13.0", OLD), ("2.6.0.post5", NEW)])
+def test_of_two_wheels_operators_in_one_model_those_of_the_other_are_unknown(version: str, absent: str) -> None:
+    calls = [
+        Op(name=name, overload=name, schema=name_of(name).partition(".")[0], at=at)
+        for at, name in enumerate((NEW, OLD))
+    ]
+    facts = diagnose(evolve(QUESTION, torch_npu=version), [graph(*calls)], (), TABLE)
+    assert {facts.ge_graph, facts.ge_build} == {"unknown"}
+    assert facts.failure is None
+    (said,) = [one for one in facts.evidence["ge_graph"] if "neither" in one]
+    assert f"neither torch_npu {version} nor torch" in said
+    assert f"has an operator {name_of(absent)} (torch_npu {listing(name_of(absent))[0]} to " in said
 
 
 # Paths

@@ -12,6 +12,7 @@ from attrs import frozen
 from npucompose.results.sinking import Failure
 from npucompose.sinking.facts import FxFacts, Op, SinkingQuestion
 from npucompose.sinking.operators import OperatorTable
+from npucompose.vendor.converter_conditions import holds
 from npucompose.vendor.wheel_operators import OperatorRow, WheelOperators, name_of, operators
 
 RULE = "rule 11"
@@ -60,11 +61,20 @@ def unconverted(graph: FxFacts, question: SinkingQuestion, table: OperatorTable)
                 operator=op.overload,
                 node=op.name,
                 source=op.source,
-                reason=_row(op, wheel).says,
-                fix=taken_instead(op.overload, wheel.version),
+                reason=_reason(_row(op, wheel)),
+                fix=_fix(op, wheel),
                 foreseen=True,
             )
     return None
+
+
+def _reason(row: OperatorRow) -> str:
+    return f"it raises if {row.refuses}" if row.refuses else row.says
+
+
+def _fix(op: Op, wheel: WheelOperators) -> str:
+    instead = taken_instead(op.overload, wheel.version)
+    return f"other arguments; or {instead}" if _row(op, wheel).refuses else instead
 
 
 def doubts(graph: FxFacts, question: SinkingQuestion, table: OperatorTable) -> tuple[Doubt, ...]:
@@ -95,6 +105,8 @@ def _refused(op: Op, wheel: WheelOperators, question: SinkingQuestion, table: Op
         return f"TorchAir has no GE converter for torch.ops.{op.overload}"
     if row.not_arch35 and question.product not in (None, "ascend950"):
         return f"TorchAir converts torch.ops.{op.overload} on Ascend 950 alone"
+    if row.refuses and holds(row.refuses, op.constants):
+        return f"TorchAir's GE converter refuses torch.ops.{op.overload}"
     return None
 
 

@@ -50,6 +50,8 @@ class Op:
     """`aten::view`."""
     source: str | None = None
     arguments: Mapping[str, OpArgument] = field(factory=dict[str, OpArgument])
+    constants: Mapping[str, str] = field(factory=dict[str, str])
+    """{argument that is a constant: it, as Python writes it}, those that the call leaves out too."""
     reads: tuple[str, ...] = ()
     """Names of the operators whose results it reads."""
     unknown_in: tuple[str, ...] = ()

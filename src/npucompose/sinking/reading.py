@@ -22,6 +22,7 @@ VIEWS = frozenset(
 )
 """Operators that GE folds away or turns into a note on the next one; `t` goes into the matmul."""
 _SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
+_CONSTANTS = (type(None), bool, int, float, str, torch.memory_format, torch.layout, torch.dtype)
 _LOCAL = re.compile(r"L\['(\w+)'\]")
 
 
@@ -79,6 +80,7 @@ def _ops(graph: fx.Graph, graph_id: str) -> Iterator[Op]:
             schema=target._schema.name if isinstance(target, torch._ops.OpOverload) else op_name(node),
             source=traced_line(node.meta.get("stack_trace") or ""),
             arguments=_arguments(node),
+            constants=_constants(node),
             reads=tuple(dict.fromkeys(_computed(node))),
             unknown_in=inside,
             unknown_out=unknown,
@@ -114,6 +116,13 @@ def _arguments(node: fx.Node) -> dict[str, OpArgument]:
     if not isinstance(node.target, torch._ops.OpOverload):
         return {}
     return {name: _argument(value) for name, value in arguments_of(node, defaults=False).items()}
+
+
+def _constants(node: fx.Node) -> dict[str, str]:
+    if not isinstance(node.target, torch._ops.OpOverload):
+        return {}
+    given = arguments_of(node)
+    return {name: repr(value) for name, value in given.items() if isinstance(value, _CONSTANTS)}
 
 
 def _argument(value: Any) -> OpArgument:

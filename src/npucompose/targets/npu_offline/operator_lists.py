@@ -11,6 +11,7 @@ import hashlib
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from attrs import evolve
 from npucompose import private
 from npucompose.input_safety import yaml_loader
 from npucompose.machine import cache_dir
+from npucompose.vendor.converter_conditions import refusing
 from npucompose.vendor.wheel_operators import GENUINE, LISTS, WHERE, List, WheelLists, known_lists, same_lists
 
 TORCHAIR = Path("torch_npu", "dynamo", "torchair")
@@ -40,6 +42,8 @@ METAS = (
 )
 """Files below torch_npu/ that register meta functions, or define operators in Python."""
 _REGISTER, _FAKE = "register_fx_node_ge_converter", "register_fake"
+FORM = 2
+"""Of what is kept in the cache; another number with every field of WheelLists."""
 _UNREAD = "{what}: {why}, so that it is unknown which operators it lists"
 
 
@@ -47,6 +51,7 @@ class _Unread(Exception):
     """A list has another form than the wheels that are known."""
 
 
+@cache
 def live_lists(tree: Path) -> WheelLists:
     """The lists of the wheel unpacked in `tree`, whatever version it says it is.
 
@@ -57,7 +62,7 @@ def live_lists(tree: Path) -> WheelLists:
     same = same_lists(digest)
     if same is not None:
         return known_lists(same)
-    kept = cache_dir() / "operator_lists" / f"{digest}.json"
+    kept = cache_dir() / "operator_lists" / f"{digest}.{FORM}.json"
     text = private.read(kept, cache_dir())
     if text is not None:
         return _from_dict(json.loads(text))
@@ -120,6 +125,7 @@ def _registering(tree: Path) -> list[Path]:
 def _converters(tree: Path) -> dict[str, Any]:
     found: dict[str, str] = {}
     not_arch35: dict[str, str] = {}
+    refuses: dict[str, str] = {}
     files = _registering(tree)
     for file in files:
         text = file.read_text(encoding="utf-8")
@@ -133,9 +139,11 @@ def _converters(tree: Path) -> dict[str, Any]:
                 found[name] = said or GENUINE
                 if not said and (elsewhere := _raises_without_arch35(function.body)):
                     not_arch35[name] = elsewhere
+                if not said and (condition := refusing(function)):
+                    refuses[name] = condition
     if not found:
         raise _Unread(f"{CONVERTERS} has none" if files else f"there is no {CONVERTERS}")
-    return {"converters": found, "not_arch35": not_arch35}
+    return {"converters": found, "not_arch35": not_arch35, "refuses": refuses}
 
 
 def _functions(tree: ast.AST) -> Iterator[ast.FunctionDef]:
