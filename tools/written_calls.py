@@ -129,6 +129,28 @@ POSITIONAL: Mapping[str, Callable[[], tuple[Any, ...]]] = {
     "squeeze_.dims": lambda: (f(1, 3), [0]),
     "squeeze_copy.dims": lambda: (f(1, 3), [0]),
     "view_as_complex_copy": lambda: (f(3, 2),),
+    "_amp_update_scale_": lambda: (f(1), i(1).int(), 0 * f(1), 2.0, 0.5, 10),
+    "_amp_update_scale": lambda: (f(1), i(1).int(), 0 * f(1), 2.0, 0.5, 10),
+    "affine_grid_generator_backward": lambda: (f(1, 4, 4, 2), [1, 1, 4, 4], False),
+    "trace_backward": lambda: (f(1)[0], [3, 3]),
+    "index_select_backward": lambda: (f(2, 3), [4, 3], 0, i(2)),
+    "histogramdd": lambda: (f(4, 2), [2, 2]),
+    "norm.ScalarOpt_dtype": lambda: (f(2, 3), 2),
+    "norm.ScalarOpt_dim_dtype": lambda: (f(2, 3), 2, [0], False),
+    "_pack_padded_sequence": lambda: (f(5, 2, 3), torch.tensor([5, 4]), False),
+    "_native_multi_head_attention": lambda: (*[f(1, 3, 4)] * 3, 4, 2, f(12, 4), f(12), f(4, 4), f(4)),
+    "_transformer_encoder_layer_fwd": lambda: (
+        f(1, 3, 4), 4, 2, f(12, 4), f(12), f(4, 4), f(4), False, False, 1e-5, *[f(4)] * 4, f(8, 4), f(8), f(4, 8), f(4),
+    ),
+    "_upsample_nearest_exact2d_backward": lambda: (f(1, 2, 12, 12), [12, 12], [1, 2, 6, 6]),
+    **{
+        f"{kind}3d_backward": lambda: (f(1, 2, 12, 12, 12), [12] * 3, [1, 2, 6, 6, 6])
+        for kind in ("upsample_nearest", "_upsample_nearest_exact")
+    },
+    **{
+        f"_upsample_{kind}2d_aa_backward": lambda: (f(1, 2, 12, 12), [12, 12], [1, 2, 6, 6], False)
+        for kind in ("bicubic", "lanczos")
+    },
     "_transform_bias_rescale_qkv": lambda: (f(1, 4, 12), f(12), 2),
     "_foreach_addcdiv_.Tensor": lambda: ([f(3), f(3)], [f(3), f(3)], [f(3), f(3)], f(2)),
     "_foreach_addcmul_.Tensor": lambda: ([f(3), f(3)], [f(3), f(3)], [f(3), f(3)], f(2)),
@@ -156,4 +178,6 @@ def keywords(name: str) -> dict[str, Any]:
     """Arguments that an operator takes by name alone."""
     if name.startswith("_fused_adam"):
         return {**_ADAM, "lr": torch.tensor(0.1) if "tensor_lr" in name else 0.1}
+    if name.startswith("norm."):
+        return {"dtype": torch.float32}
     return {"reduce": "add"} if name.startswith("scatter") else {}

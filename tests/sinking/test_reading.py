@@ -204,6 +204,14 @@ def test_a_number_that_became_a_constant_and_an_attribute_are_constants(example:
     assert full.arguments["size"] == OpArgument(kind="constant")
 
 
+def test_a_higher_order_operator_that_gives_no_tensor_beside_its_token_is_not_empty() -> None:
+    graph = fx.Graph()
+    call = graph.call_function(torch.ops.higher_order.with_effects, ())
+    call.meta["val"] = (torch.empty(0), None)
+    (op,) = read(graph, "graph_0").ops
+    assert (op.overload, op.higher_order, op.empty) == ("with_effects", True, False)
+
+
 def test_branches_are_read_with_their_place() -> None:
     example = ExampleGraph()
     inner = fx.Graph()
@@ -223,7 +231,8 @@ def test_branches_are_read_with_their_place() -> None:
     root.arg0_1 = root.true_graph_0  # no branch: a placeholder has its name
     module = fx.GraphModule(root, example.graph)
     (op,) = read(module.graph, "graph_0").ops
-    assert (op.schema, op.overload, op.view, op.arguments) == (op_name(call), op_name(call), False, {})
+    assert (op.schema, op.overload, op.higher_order) == ("cond", "cond", True)
+    assert (op.view, op.arguments) == (False, {})
     (subgraph,) = op.subgraphs
     assert subgraph.id == "graph_0.true_graph_0"
     assert [one.schema for one in subgraph.ops] == ["aten::relu"]

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import fx
+from torch.utils._pytree import tree_leaves
 
 from npucompose.errors import traced_line
 from npucompose.graphs.describe import op_name, places
@@ -76,8 +77,8 @@ def _ops(graph: fx.Graph, graph_id: str) -> Iterator[Op]:
         target = node.target
         yield Op(
             name=node.name,
-            overload=op_name(node),
-            schema=target._schema.name if isinstance(target, torch._ops.OpOverload) else op_name(node),
+            overload=_name(node),
+            schema=target._schema.name if isinstance(target, torch._ops.OpOverload) else _name(node),
             source=traced_line(node.meta.get("stack_trace") or ""),
             arguments=_arguments(node),
             constants=_constants(node),
@@ -91,6 +92,11 @@ def _ops(graph: fx.Graph, graph_id: str) -> Iterator[Op]:
             higher_order=isinstance(target, torch._ops.HigherOrderOperator),
             at=at,
         )
+
+
+def _name(node: fx.Node) -> str:
+    """A higher-order operator has a bare one: `cond`."""
+    return node.target.name() if isinstance(node.target, torch._ops.HigherOrderOperator) else op_name(node)
 
 
 def _without_tensors(graph: fx.Graph) -> Iterator[Op]:
@@ -144,9 +150,11 @@ def _packed(value: Any) -> bool:
 
 
 def _empty(value: Any) -> bool:
-    """No tensor in it has an element, and no symbol says otherwise."""
-    shapes = [tuple(tensor.shape) for tensor in tensors_in(value)]
-    return bool(shapes) and all(not any(map(_free, shape)) and 0 in shape for shape in shapes)
+    """Every result is a tensor without an element, and no symbol says otherwise: None is no such result."""
+    results = tree_leaves(value)
+    return bool(results) and all(
+        isinstance(one, torch.Tensor) and not any(map(_free, one.shape)) and 0 in one.shape for one in results
+    )
 
 
 def _sizes(value: Any) -> Iterator[torch.SymInt]:

@@ -66,7 +66,13 @@ class OneOperator(torch.nn.Module):
 def explained_alone(way: str, name: str, call: OperatorCall) -> dict[str, Any]:
     """The verdicts on the model of one operator."""
     torch._dynamo.reset()
-    session = Session(check(compose(["model=add", f"target={TARGETS[way]}", "mode=max-autotune", "shapes=static"])))
+    session = Session(
+        check(
+            compose(
+                ["model=add", f"target={TARGETS[way]}", "mode=max-autotune", "shapes=static", "target.soc=Ascend910B1"]
+            )
+        )
+    )
     _leave_out(WITHOUT)
     module = OneOperator(name, call).eval()
     tensors = [one.detach().clone() for one in module.tensors]

@@ -67,7 +67,7 @@ derives of it (`target=cpu`), what `explain --capture` says, and what TorchAir's
 each operator that the call comes down to breaks just the rule of a capture that the tables have for it.
 
 {lacking} operators lack one or the other. {out} of them are `out=` overloads: in a traced graph such a call is the
-operator without `out=` and a copy. {of_the_cpu} torch calls on a CPU alone ({cpu_names}). Of the other {all}, {compared}
+operator without it and a copy. {of_the_cpu} torch calls on a CPU alone ({cpu_names}). Of the other {all}, {compared}
 were compared, with {wrong} disagreements; {left} could not be.
 
 | derived | genuine | capture | operators |

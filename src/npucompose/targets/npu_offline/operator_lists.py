@@ -176,7 +176,7 @@ def _last(node: ast.expr) -> str:
 
 def _operator(node: ast.expr) -> str | None:
     """`aten::add.Tensor` of `torch.ops.aten.add.Tensor`, `aten::rand.names` of `getattr(torch.ops.aten.rand, "names")`,
-    None of what is no operator (`operator.add`)."""
+    None of what is no operator (`operator.add`), or no overload: a graph calls no `torch.ops.aten.sym_size`."""
     if isinstance(node, ast.Call) and _last(node.func) == "getattr":
         node = ast.Attribute(value=node.args[0], attr=ast.literal_eval(node.args[1]), ctx=ast.Load())
     torch_ops, *parts = ast.unparse(node).split("ops.", 1)
@@ -184,6 +184,8 @@ def _operator(node: ast.expr) -> str | None:
         return None
     namespace, _, rest = parts[0].partition(".")
     name, _, overload = rest.partition(".")
+    if not overload and namespace != "higher_order":
+        return None
     return f"{namespace}::{name}" + (f".{overload}" if overload not in ("", "default") else "")
 
 
