@@ -41,8 +41,8 @@ def _slow(dims: int) -> tuple[Any, ...]:
     return (*_convolution(dims), [3] * dims, None, [1] * dims, [0] * dims)
 
 
-def _adam(steps: float = 1.0) -> list[list[torch.Tensor]]:
-    return [[f(3)], [f(3)], [f(3)], [f(3)], [], [torch.tensor(steps)]]
+def _adam() -> tuple[list[torch.Tensor], ...]:
+    return [f(3)], [f(3)], [f(3)], [f(3)], [], [torch.tensor(1.0)]
 
 
 _ADAM = {"beta1": 0.9, "beta2": 0.99, "weight_decay": 0.0, "eps": 1e-8, "amsgrad": False, "maximize": False}

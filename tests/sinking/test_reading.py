@@ -14,7 +14,6 @@ from torch._dynamo.source import AttrSource, LocalSource
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
 
-from npucompose.graphs.describe import op_name
 from npucompose.sinking.facts import Input, Op, OpArgument
 from npucompose.sinking.reading import argument_of, read
 

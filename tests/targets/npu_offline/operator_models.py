@@ -81,10 +81,10 @@ def explained_alone(way: str, name: str, call: OperatorCall) -> dict[str, Any]:
     failure = found.failure
     backend = session.materialised.backend
     ops = [op.overload for one in backend.compilations for op in (*one.facts.ops, *one.facts.without_tensors)]
-    refused = failure is not None and found.ge_graph == "failed"
+    refused = failure if found.ge_graph == "failed" else None
     return {
         "verdict": found.ge_graph,
-        "operator": failure.operator if refused else None,
+        "operator": refused.operator if refused is not None else None,
         "what": failure.what if failure is not None else "",
         "graphs": len(backend.compilations),
         "operators": list(dict.fromkeys(ops)),
