@@ -16,12 +16,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from attrs import frozen
-
 from npucompose.capture.calls import calls
 from npucompose.vendor.versions import REFERENCE
 from npucompose.vendor.wheel_operators import OF_THE_CPU, PARTS_OF, WheelOperators, name_of, operators
-from tests.targets.npu_offline.uncompared_operators import is_out, why_no_call
+from tests.targets.npu_offline.uncompared_operators import NO_GRAPH, Compared, is_out, page, why_no_call
 from tools.operator_calls import safe
 
 SCRIPT = Path(__file__).with_name("operator_models.py")
@@ -68,26 +66,14 @@ def found(folder: Path, names: Sequence[str], without: Sequence[str] = ()) -> di
     return told
 
 
-@frozen(kw_only=True)
-class Compared:
-    """One operator: `Compared(name="aten::amax", derived="failed", genuine="failed", capture="captures")`."""
-
-    name: str
-    derived: str = ""
-    genuine: str = ""
-    capture: str = ""
-    wrong: str = ""
-    """What does not agree; empty where all does."""
-    why_not: str = ""
-    """Why it could not be compared."""
-
-
 def compared(told: Mapping[str, Told], names: Sequence[str], table: WheelOperators) -> Iterator[Compared]:
     """In the order of `names`."""
     harmless = set(safe(names))
     for name in names:
         derived, genuine = told["derived"].get(name, {}), told["genuine"].get(name, {})
         why_not = derived.get("error") or genuine.get("error") or ("" if derived else why_no_call(name, harmless))
+        if not (why_not or derived["graphs"] or genuine.get("graphs")):
+            why_not = NO_GRAPH
         if why_not:
             yield Compared(name=name, why_not=why_not)
             continue
@@ -153,8 +139,6 @@ def main(folder: Path) -> int:
     for row in rows:
         said = row.why_not or f"derived {row.derived}; genuine {row.genuine}; capture {row.capture}"
         print(f"{row.name}: {said}{f': WRONG: {row.wrong}' if row.wrong else ''}")
-    from tests.targets.npu_offline.uncompared_operators import page
-
     PAGE.write_text(page(table, len(lacking(table)), rows), encoding="utf-8")
     wrong = [row.name for row in rows if row.wrong]
     left = sum(bool(row.why_not) for row in rows)

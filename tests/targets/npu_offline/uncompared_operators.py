@@ -1,11 +1,12 @@
-"""Why an operator is not compared, and the page that says so: docs/npu_operators_compared.md."""
+"""What was compared of an operator, or why it was not, and the page of it: docs/npu_operators_compared.md."""
 
 from __future__ import annotations
 
 import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Protocol
+
+from attrs import frozen
 
 from npucompose.vendor.wheel_operators import OF_THE_CPU, WheelOperators
 from tools.operator_calls import overload
@@ -27,24 +28,22 @@ KINDS: Mapping[str, str] = {
 }  # fmt: skip
 """{part of a name: why no call of such an operator runs on the CPU}."""
 NO_CALL = "no made-up call of it ran on the CPU"
+NO_GRAPH = "torch.compile makes no graph of it: what it takes or gives is no tensor, or depends on data"
 ENDS = "a made-up call of its kind ends the process"
 
 
-class Row(Protocol):
-    """What is compared: see compared_operators."""
+@frozen(kw_only=True)
+class Compared:
+    """One operator: `Compared(name="aten::amax", derived="failed", genuine="failed", capture="captures")`."""
 
-    @property
-    def name(self) -> str: ...
-    @property
-    def derived(self) -> str: ...
-    @property
-    def genuine(self) -> str: ...
-    @property
-    def capture(self) -> str: ...
-    @property
-    def wrong(self) -> str: ...
-    @property
-    def why_not(self) -> str: ...
+    name: str
+    derived: str = ""
+    genuine: str = ""
+    capture: str = ""
+    wrong: str = ""
+    """What does not agree; empty where all does."""
+    why_not: str = ""
+    """Why it could not be compared."""
 
 
 def is_out(name: str) -> bool:
@@ -67,8 +66,8 @@ derives of it (`target=cpu`), what `explain --capture` says, and what TorchAir's
 each operator that the call comes down to breaks just the rule of a capture that the tables have for it.
 
 {lacking} operators lack one or the other. {out} of them are `out=` overloads: in a traced graph such a call is the
-operator without it and a copy. {of_the_cpu} torch calls on a CPU alone ({cpu_names}). Of the other {all}, {compared}
-were compared, with {wrong} disagreements; {left} could not be.
+operator without it and a copy. {of_the_cpu} torch calls on a CPU alone ({cpu_names}).
+Of the other {all}, {compared} were compared, with {wrong} disagreements; {left} could not be.
 
 | derived | genuine | capture | operators |
 |---|---|---|---|
@@ -80,7 +79,7 @@ were compared, with {wrong} disagreements; {left} could not be.
 """
 
 
-def page(table: WheelOperators, lacking: int, rows: Sequence[Row]) -> str:
+def page(table: WheelOperators, lacking: int, rows: Sequence[Compared]) -> str:
     """docs/npu_operators_compared.md."""
     done = [row for row in rows if not row.why_not]
     wrong = [row for row in done if row.wrong]
@@ -105,7 +104,7 @@ def _verdict(said: str) -> str:
     return said.partition(" ")[0]
 
 
-def _reasons(rows: Iterable[Row]) -> Iterable[str]:
+def _reasons(rows: Iterable[Compared]) -> Iterable[str]:
     by_reason: dict[str, list[str]] = {}
     for row in rows:
         by_reason.setdefault(_general(row.why_not, row.name), []).append(row.name.partition("::")[2])
@@ -115,4 +114,5 @@ def _reasons(rows: Iterable[Row]) -> Iterable[str]:
 
 def _general(why: str, name: str) -> str:
     """One reason for all operators that are refused in the same words."""
-    return " ".join(why.replace(name, "it").split())
+    words = why.removeprefix("the backend failed while it compiled the graph: ").replace(name, "it")
+    return re.split(r' at "|, but |: it\(|\. ', " ".join(words.split()))[0].strip()
