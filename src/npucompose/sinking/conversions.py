@@ -75,6 +75,9 @@ def doubts(graph: FxFacts, question: SinkingQuestion, table: OperatorTable) -> t
         why = _unknown(op, wheel, question, table)
         if why is not None:
             found.setdefault(op.overload, Doubt(op=op, why=why))
+    if (asked := graph.undecided) is not None and asked.operator not in found:
+        op = Op(name=asked.node or graph.id, overload=asked.operator or "TorchAir", schema="", source=asked.source)
+        found[op.overload] = Doubt(op=op, why=asked.what)
     return tuple(found.values())
 
 
