@@ -1,4 +1,4 @@
-"""Attention over a cache in pages is explained as the one without: lists of lengths are path 4 where the tiling sinks."""
+"""Attention over a cache in pages: lists of lengths are path 4 where the tiling sinks, as without the pages."""
 
 from __future__ import annotations
 
