@@ -74,7 +74,7 @@ NO_STRANGERS = {
     "npucompose.vendor.wheel_operators": "the package's own tables",
     "npucompose.capture.codes": "the package's own table",
     "npucompose.ops.catalogue": "the package's own table, and the vendor's wheel: tests/ops/test_catalogue.py",
-    "npucompose.targets.npu_offline.operator_lists": "the vendor's wheel: tests/targets/npu_offline/test_operator_tables.py",
+    "npucompose.targets.npu_offline.operator_lists": "the vendor's wheel: test_operator_tables.py",
     "npucompose.sinking.operators": "the package's own table",
     "airflow_free.forkserver": "what our own process is given",
     "airflow_free.processes": "the kernel's files",
