@@ -124,8 +124,8 @@ def list_choices(arguments: argparse.Namespace) -> int:
         narrowed and arguments.kind not in ("options", "operators")
     ):
         raise ConfigError(
-            f"--yaml, --under and --torch-npu are for `npucompose list options`, not for '{arguments.kind}'; "
-            "--under and --torch-npu also for `npucompose list operators`."
+            "--yaml, --under and --torch-npu are for `npucompose list options`, the last two for `npucompose list "
+            f"operators` too, not for '{arguments.kind}'."
         )
     version = arguments.torch_npu
     if arguments.kind == "operators":

@@ -25,14 +25,6 @@ ops.define()
 HALF: dict[str, Any] = {"dtype": torch.float16}
 
 
-@pytest.fixture(autouse=True)
-def _sources(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each test says where the wheel is."""
-    for name in ("locate", "functions", "soc", "formed"):
-        monkeypatch.setattr(npu.SOURCES, name, getattr(npu.SOURCES, name))
-    npu.SOURCES.functions = None
-
-
 def nowhere() -> Path:
     raise ConfigError("no torch_npu here. Type `npucompose fetch torch_npu`.")
 

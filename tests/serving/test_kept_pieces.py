@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -121,6 +121,14 @@ def test_what_is_loaded_does_what_was_compiled_and_nobody_traces_or_compiles(
     assert second.code == first.code
 
 
+@pytest.fixture
+def denormals() -> Iterator[None]:
+    """A library that gcc linked with unsafe math lets its thread flush denormals from then on."""
+    yield
+    torch.set_flush_denormal(False)
+
+
+@pytest.mark.usefixtures("denormals")
 def test_loading_asks_for_the_libraries_that_were_compiled(caught: Caught, tmp_path: Path) -> None:
     """A library's key has the compiler's flags, ours, the recipe's and the engine's: with others it would be compiled
     again. Across processes tests/serving/test_engine.py counts the files."""

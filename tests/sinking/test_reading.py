@@ -230,12 +230,23 @@ def test_branches_are_read_with_their_place() -> None:
     root.arg0_1 = root.true_graph_0  # no branch: a placeholder has its name
     module = fx.GraphModule(root, example.graph)
     (op,) = read(module.graph, "graph_0").ops
-    assert (op.schema, op.overload, op.higher_order) == ("cond", "cond", True)
-    assert (op.view, op.arguments) == (False, {})
+    assert (op.schema, op.overload, op.view, op.arguments) == ("cond", "cond", False, {})
     (subgraph,) = op.subgraphs
     assert subgraph.id == "graph_0.true_graph_0"
     assert [one.schema for one in subgraph.ops] == ["aten::relu"]
     assert op.unknown_in == (example.s,)
+
+
+def test_a_call_that_writes_to_copies_is_the_operator_that_writes() -> None:
+    """TorchAir converts auto_functionalized_v2 by the converter of its operator."""
+    example = ExampleGraph()
+    writes = torch.ops.aten.add_.Tensor
+    functionalized = torch.ops.higher_order.auto_functionalized_v2
+    call = example.graph.call_function(functionalized, (writes,), {"other": example.key, "_self_base_index": 0})
+    call.meta["val"] = (example.val(example.key),)
+    example.graph.output((call,))
+    (op,) = read(example.graph, "graph_0").ops
+    assert (op.overload, op.schema, op.higher_order) == ("aten.add_.Tensor", "aten::add_", False)
 
 
 def test_numbers_that_are_not_all_inputs_are_packed() -> None:

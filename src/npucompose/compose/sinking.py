@@ -17,7 +17,7 @@ from npucompose.ops.forms import FormCheck
 from npucompose.ops.npu import NoShape, breaking_where_unknown
 from npucompose.results.sinking import Failure, SinkingFacts
 from npucompose.schema.experiment import Call
-from npucompose.sinking import Change, SinkingQuestion, UnknownForm, diagnose, not_compiled, not_known
+from npucompose.sinking import Change, FxFacts, SinkingQuestion, UnknownForm, diagnose, not_compiled, not_known
 
 LOWER_LIMIT = "experimental_config.static_model_ops_lower_limit"
 
@@ -29,7 +29,7 @@ def sinking_of(session: Session, question: SinkingQuestion | None = None) -> Sin
     session's own.
     """
     backend = session.materialised.backend
-    graphs = [evolve(c.facts, failure=c.failure) for c in backend.compilations]
+    graphs = [_with_failure(one.facts, one.failure) for one in backend.compilations]
     if not graphs:
         return None
     target = session.checked.target
@@ -41,12 +41,20 @@ def sinking_of(session: Session, question: SinkingQuestion | None = None) -> Sin
     )
 
 
+def _with_failure(facts: FxFacts, failure: Failure | None) -> FxFacts:
+    undecided = failure is not None and failure.undecided
+    return evolve(facts, undecided=failure) if undecided else evolve(facts, failure=failure)
+
+
 def sinking_after(session: Session, error: NpuComposeError) -> SinkingFacts:
     """The answer where the compilation ended in `error`: the graphs so far, or that torch made none."""
     facts = sinking_of(session)
     if facts is None:
         return not_compiled(question_of(session), str(error))
-    return facts if facts.failure is not None else evolve(facts, failure=Failure(graph="", what=str(error).rstrip(".")))
+    undecided = any(one.failure and one.failure.undecided for one in session.materialised.backend.compilations)
+    if undecided or facts.failure is not None:
+        return facts
+    return evolve(facts, failure=Failure(graph="", what=str(error).rstrip(".")))
 
 
 def sinking_without_shape(session: Session, error: NoShape) -> SinkingFacts:

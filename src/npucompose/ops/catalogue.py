@@ -114,7 +114,8 @@ def dtype_numbers(root: Path) -> dict[str, int]:
     numbers: dict[str, int] = {}
     if offset is not None:
         for name, number in _NUMBER.findall(types):
-            numbers[TORCHS.get(name.lower(), name.lower())] = int(number) + int(offset[1])
+            own = name.lower()
+            numbers[TORCHS.get(own) or own] = int(number) + int(offset[1])
     named = {name: int(number) for file in meta_files(root) for number, name in _NAMED.findall(_text(file))}
     return {name: number for name, number in numbers.items() if number not in named.values()} | named
 

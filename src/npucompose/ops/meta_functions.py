@@ -1,6 +1,6 @@
 """The meta functions of a torch_npu wheel in a process that has no torch_npu: the shapes that a device would say.
 
-The wheel's two files are run with stand-ins for the little that they import of torch_npu; nothing of it stays in
+The wheel's two files are run with substitutes for the little that they import of torch_npu; nothing of it stays in
 sys.modules, so that a library that asks for an NPU finds none.
 """
 

@@ -86,6 +86,8 @@ class Failure:
     """What it would take in its place."""
     foreseen: bool = False
     """Concluded from the operator table, on a target that asks no vendor's compiler; what runs there may run."""
+    undecided: bool = False
+    """Only CANN decides it, which was not there to be asked: on a device with CANN the graph may be taken."""
 
     @property
     def words(self) -> str:

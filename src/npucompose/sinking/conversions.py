@@ -35,8 +35,6 @@ NUMBERS = (
 OF_FIXED_SIZE = "an operator whose result has a size that no data decide (torch.where, a mask, a top-k)"
 OUTSIDE = "compute it before or behind the compiled part: no graph on the device holds it"
 OTHER = "another operator: npucompose list operators says which are converted"
-TAKEN_APART = ("auto_functionalized", "auto_functionalized_v2")
-"""Higher-order operators that TorchAir takes apart."""
 MADE = "TorchAir makes a converter where CANN has an operator of that name, which a row of sinking.operators says"
 
 
@@ -85,6 +83,9 @@ def doubts(graph: FxFacts, question: SinkingQuestion, table: OperatorTable) -> t
         why = _unknown(op, wheel, question, table)
         if why is not None:
             found.setdefault(op.overload, Doubt(op=op, why=why))
+    if (asked := graph.undecided) is not None and asked.operator not in found:
+        op = Op(name=asked.node or graph.id, overload=asked.operator or "TorchAir", schema="", source=asked.source)
+        found[op.overload] = Doubt(op=op, why=asked.what)
     return tuple(found.values())
 
 
@@ -98,7 +99,7 @@ def _refused(op: Op, wheel: WheelOperators, question: SinkingQuestion, table: Op
     if op.schema in table.operators or op.empty:
         return None
     if op.higher_order:
-        known = f"higher_order::{op.overload}" in wheel.lists.converters or op.overload in TAKEN_APART
+        known = f"higher_order::{op.overload}" in wheel.lists.converters
         return None if known else f"TorchAir has no GE converter for {op.overload}"
     row = _row(op, wheel)
     if row.converter == "raises" or (row.converter == "none" and row.name.startswith(("aten::", "prims::", "prim::"))):

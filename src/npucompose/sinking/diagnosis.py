@@ -251,6 +251,10 @@ def _handed_over(case: Case) -> _Finding:
     if case.failures:
         return _outcome(case, [f"{one.graph}: there is none: {one.without_fix}" for one in case.failures], bad=True)
     seen = [(one, one.ge) for one in case.graphs if one.ge is not None]
+    undecided = [one.graph.undecided for one in case.graphs if one.graph.undecided is not None]
+    if undecided:
+        told = [f"{one.graph}: there is none here: {one.without_fix}" for one in undecided]
+        return _Finding(status="unknown", evidence=told, fix=undecided[0].fix)
     if not seen:
         nothing = "no GE graph was seen: target=npu_offline mode=max-autotune shows it, or --dump FILE"
         return _Finding(status="skipped", evidence=[nothing])
@@ -334,7 +338,7 @@ def diagnose(
     belongs to which, and no GE graph counts.
     """
     graphs = [foreseen(graph, question, table) for graph in graphs]
-    taken = [graph for graph in graphs if graph.failure is None]
+    taken = [graph for graph in graphs if graph.failure is None and graph.undecided is None]
     paired = dict(zip([graph.id for graph in taken], ge_graphs, strict=True)) if len(ge_graphs) == len(taken) else {}
     found = tuple(judge(graph, paired.get(graph.id), question, table) for graph in graphs)
     case = Case(
@@ -345,7 +349,7 @@ def diagnose(
     return SinkingFacts.from_verdicts(
         path=case.path,
         almost=case.almost,
-        fx_graph=fx if failure is None else evolve(fx, certainty="derived"),
+        fx_graph=fx if len(taken) == len(graphs) else evolve(fx, certainty="derived"),
         ge_graph=least_static(found, "ge_graph"),
         ge_build=least_static(found, "ge_build"),
         product=question.product,

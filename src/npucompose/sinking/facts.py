@@ -88,6 +88,8 @@ class FxFacts:
     """Calls of operators that give no tensor: numbers of data (`x.item()`), assertions, sizes."""
     failure: Failure | None = None
     """Why the vendor's compiler did not take the graph."""
+    undecided: Failure | None = None
+    """Where the vendor's compiler came to what only CANN decides, which was not there: no failure, and no GE graph."""
 
 
 @frozen(kw_only=True)

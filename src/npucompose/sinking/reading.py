@@ -13,7 +13,7 @@ from torch.utils._pytree import tree_leaves
 
 from npucompose.errors import traced_line
 from npucompose.graphs.describe import op_name, places
-from npucompose.graphs.effects import control, nodes_in, tensors_in
+from npucompose.graphs.effects import AUTO_FUNCTIONALIZED, control, nodes_in, tensors_in
 from npucompose.graphs.matching import arguments_of
 from npucompose.sinking.facts import FxFacts, Input, Op, OpArgument
 
@@ -74,11 +74,11 @@ def _ops(graph: fx.Graph, graph_id: str) -> Iterator[Op]:
             continue
         unknown = _symbols(_sizes(node.meta.get("val")))
         inside = _symbols(size for n in node.all_input_nodes for size in _sizes(n.meta.get("val")))
-        target = node.target
+        target = _converted(node)
         yield Op(
             name=node.name,
-            overload=_name(node),
-            schema=target._schema.name if isinstance(target, torch._ops.OpOverload) else _name(node),
+            overload=_named(node),
+            schema=target._schema.name if isinstance(target, torch._ops.OpOverload) else _named(node),
             source=traced_line(node.meta.get("stack_trace") or ""),
             arguments=_arguments(node),
             constants=_constants(node),
@@ -94,9 +94,18 @@ def _ops(graph: fx.Graph, graph_id: str) -> Iterator[Op]:
         )
 
 
-def _name(node: fx.Node) -> str:
-    """A higher-order operator has a bare one: `cond`."""
-    return node.target.name() if isinstance(node.target, torch._ops.HigherOrderOperator) else op_name(node)
+def _converted(node: fx.Node) -> Any:
+    """What a converter is looked up for: of a call that writes to copies, the operator that it would write with."""
+    wrapped = isinstance(node.target, torch._ops.HigherOrderOperator) and node.target.name() in AUTO_FUNCTIONALIZED
+    return node.args[0] if wrapped else node.target
+
+
+def _named(node: fx.Node) -> str:
+    """`aten.mm.default`; the bare name of a higher-order operator."""
+    target = _converted(node)
+    if target is not node.target:
+        return str(target)
+    return target.name() if isinstance(target, torch._ops.HigherOrderOperator) else op_name(node)
 
 
 def _without_tensors(graph: fx.Graph) -> Iterator[Op]:

@@ -50,7 +50,7 @@ def judge(graph: FxFacts, ge: GeFacts | None, question: SinkingQuestion, table: 
     if graph.failure is not None:
         return _failed(graph, graph.failure, question)
     build, blame = _ge_build(graph, ge, question, table)
-    unsure = () if ge is not None or converted(question) else doubts(graph, question, table)
+    unsure = () if ge is not None or converted(graph, question) else doubts(graph, question, table)
     return JudgedGraph(
         graph=graph,
         ge=ge,
@@ -64,14 +64,14 @@ def judge(graph: FxFacts, ge: GeFacts | None, question: SinkingQuestion, table: 
 
 def foreseen(graph: FxFacts, question: SinkingQuestion, table: OperatorTable) -> FxFacts:
     """The graph with the failure that TorchAir would end in, where nobody has asked it and the tables know."""
-    if graph.failure is not None or converted(question):
+    if graph.failure is not None or converted(graph, question):
         return graph
     return evolve(graph, failure=unconverted(graph, question, table))
 
 
-def converted(question: SinkingQuestion) -> bool:
-    """Whether TorchAir itself converted the graphs that came through."""
-    return question.through_torchair and question.mode in modes_that("ge")
+def converted(graph: FxFacts, question: SinkingQuestion) -> bool:
+    """Whether TorchAir itself converted the graph, where it came through."""
+    return question.through_torchair and question.mode in modes_that("ge") and graph.undecided is None
 
 
 def _doubted(verdict: SinkingVerdict, doubts: Sequence[Doubt]) -> SinkingVerdict:

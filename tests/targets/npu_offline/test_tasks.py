@@ -207,6 +207,7 @@ def test_an_update_is_begun_once_on_a_stream_that_does_not_capture(host: Host) -
     host.groups.update_begin(host.update, handle)
     with capture(host.device, host.main.stream_id), on_stream(host.device, host.update.stream_id):
         refused(107029, lambda: host.groups.begin(host.update))
+    refused(507000, lambda: host.groups.update_end(host.update), "aten.mul.out")
 
 
 def test_an_update_gives_as_many_tasks_as_the_group_has_and_of_the_same_operators(host: Host) -> None:

@@ -243,6 +243,7 @@ def failure_of(
         source=traced_line(traceback),
         reason="" if unread else _first(text),
         fix=taken_instead(operator, version) if missing else OF_FIXED_SIZE if _DATA_DECIDE in text else None,
+        undecided=unread,
     )
 
 
