@@ -61,6 +61,9 @@ class Op:
     view: bool = False
     """It moves no data: GE computes nothing for it."""
     subgraphs: tuple[FxFacts, ...] = ()
+    scalar: str | None = None
+    """The first argument that is a Scalar: TorchAir makes no converter for such an operator (fx2ge_converter.py,
+    _validate_support, torch_npu 2.13.0)."""
     higher_order: bool = False
     empty: bool = False
     """No result has an element, whatever the sizes: TorchAir makes constants of them and converts nothing."""

@@ -86,6 +86,7 @@ def _ops(graph: fx.Graph, graph_id: str) -> Iterator[Op]:
             view=isinstance(target, torch._ops.OpOverload) and target._schema.name in VIEWS,
             subgraphs=tuple(_subgraphs(node, graph, graph_id)),
             empty=_empty(node.meta.get("val")),
+            scalar=_scalar(target),
             higher_order=isinstance(target, torch._ops.HigherOrderOperator),
             at=at,
         )
@@ -105,12 +106,18 @@ def _named(node: fx.Node) -> str:
     return target.name() if isinstance(target, torch._ops.HigherOrderOperator) else op_name(node)
 
 
+def _scalar(target: Any) -> str | None:
+    arguments = target._schema.arguments if isinstance(target, torch._ops.OpOverload) else ()
+    return next((one.name for one in arguments if isinstance(one.type, torch.NumberType)), None)
+
+
 def _without_tensors(graph: fx.Graph) -> Iterator[Op]:
     for at, node in enumerate(graph.nodes):
         target = node.target
         if isinstance(target, torch._ops.OpOverload) and control(node) is None and not _computes(node):
             line = traced_line(node.meta.get("stack_trace") or "")
-            yield Op(name=node.name, overload=op_name(node), schema=target._schema.name, source=line, at=at)
+            name, scalar = target._schema.name, _scalar(target)
+            yield Op(name=node.name, overload=op_name(node), schema=name, source=line, scalar=scalar, at=at)
 
 
 def _computes(node: fx.Node) -> bool:
