@@ -53,6 +53,9 @@ def folded(lists: Mapping[str, WheelLists], sources: Mapping[str, str]) -> dict[
     data = {
         "converters": table([{n: number(n, said) for n, said in one.converters.items()} for one in rows]),
         "not_arch35": table([{n: number(n, said) for n, said in one.not_arch35.items()} for one in rows]),
+        "refused": table(
+            [{key: number(key.partition(" ")[0], said) for key, said in one.refused.items()} for one in rows]
+        ),
         "kernels": table([{n: libraries.index(of) for n, of in one.kernels.items()} for one in rows]),
         "metas": table([dict.fromkeys(one.metas, 1) for one in rows]),
     }

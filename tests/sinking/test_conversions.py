@@ -14,7 +14,7 @@ from npucompose.results.sinking import Failure, SinkingFacts
 from npucompose.schema.adapt import Rewriting
 from npucompose.sinking import diagnose
 from npucompose.sinking.conversions import ADAPTED, NUMBERS, OF_FIXED_SIZE, OTHER, OUTSIDE, taken_instead
-from npucompose.sinking.facts import Op
+from npucompose.sinking.facts import Op, OpArgument
 from npucompose.vendor import wheel_operators
 from npucompose.vendor.wheel_operators import WheelLists, operators, versions
 from tests.passes.adapted_samples import rules_of
@@ -75,6 +75,23 @@ def test_an_operator_without_a_converter_that_takes_a_scalar_fails_since_none_is
     assert (facts.ge_graph, facts.blame[0].source) == ("failed", "m.py:3")
     assert "makes none with a Scalar (alpha)" in facts.blame[0].reason
     assert diagnose(QUESTION, [graph(op("mm"), call)], (), TABLE).ge_graph == "unknown"
+
+
+def test_an_argument_that_the_converter_needs_or_refuses_fails_where_it_is_missing_or_given() -> None:
+    """npu_prefetch without a dependency; npu_quant_conv2d with an offset, by the guards of their converters."""
+    tensor, nothing = OpArgument(kind="tensor"), OpArgument(kind="nothing")
+    for name, argument, refused, taken in (
+        ("npu_prefetch", "dependency", nothing, tensor),
+        ("npu_quant_conv2d", "offset", tensor, nothing),
+    ):
+        call = Op(name="it", overload=f"npu.{name}.default", schema=f"npu::{name}", source="m.py:3", at=1)
+        found = [
+            diagnose(QUESTION, [graph(op("mm"), evolve(call, arguments={argument: one}))], (), TABLE)
+            for one in (refused, taken)
+        ]
+        assert [facts.ge_graph for facts in found] == ["failed", "static"]
+        assert found[0].failure is not None
+        assert (found[0].failure.source, f"{argument} is" in found[0].failure.reason) == ("m.py:3", True)
 
 
 def test_what_only_cann_decides_is_what_it_would_be_where_torchair_is_not_asked() -> None:

@@ -39,6 +39,7 @@ def _row(row: OperatorRow) -> dict[str, Any]:
         "converter": row.converter,
         "says": row.says,
         "only_on_950": row.not_arch35,
+        "refused": dict(row.refused),
         "kernel": row.kernel,
         "library": row.library,
         "because": row.because,

@@ -58,7 +58,7 @@ def unconverted(graph: FxFacts, question: SinkingQuestion, table: OperatorTable)
                 operator=op.overload,
                 node=op.name,
                 source=op.source,
-                reason=_row(op, wheel).says,
+                reason=_row(op, wheel).says or _presence(op, _row(op, wheel)),
                 fix=taken_instead(op.overload, wheel.version),
                 foreseen=True,
             )
@@ -89,6 +89,8 @@ def _refused(op: Op, wheel: WheelOperators, question: SinkingQuestion, table: Op
         known = f"higher_order::{op.overload}" in wheel.lists.converters
         return None if known else f"TorchAir has no GE converter for {op.overload}"
     row = _row(op, wheel)
+    if _presence(op, row):
+        return f"TorchAir's GE converter refuses torch.ops.{op.overload}"
     if row.converter == "raises" or (row.converter == "none" and row.name.startswith(("aten::", "prims::", "prim::"))):
         return f"TorchAir has no GE converter for torch.ops.{op.overload}"
     if row.converter == "none" and op.scalar is not None:
@@ -96,6 +98,16 @@ def _refused(op: Op, wheel: WheelOperators, question: SinkingQuestion, table: Op
     if row.not_arch35 and question.product not in (None, "ascend950"):
         return f"TorchAir converts torch.ops.{op.overload} on Ascend 950 alone"
     return None
+
+
+def _presence(op: Op, row: OperatorRow) -> str:
+    """What the converter says of an argument that is given, or is not; empty where it takes the call so far."""
+    for condition, said in row.refused.items():
+        argument, _, test = condition.partition(" is ")
+        absent = argument not in op.arguments or op.arguments[argument].kind == "nothing"
+        if absent == (test == "None"):
+            return said
+    return ""
 
 
 def _unknown(op: Op, wheel: WheelOperators, question: SinkingQuestion, table: OperatorTable) -> str | None:

@@ -116,8 +116,15 @@ def _without_tensors(graph: fx.Graph) -> Iterator[Op]:
         target = node.target
         if isinstance(target, torch._ops.OpOverload) and control(node) is None and not _computes(node):
             line = traced_line(node.meta.get("stack_trace") or "")
-            name, scalar = target._schema.name, _scalar(target)
-            yield Op(name=node.name, overload=op_name(node), schema=name, source=line, scalar=scalar, at=at)
+            yield Op(
+                name=node.name,
+                overload=op_name(node),
+                schema=target._schema.name,
+                source=line,
+                arguments=_arguments(node),
+                scalar=_scalar(target),
+                at=at,
+            )
 
 
 def _computes(node: fx.Node) -> bool:
@@ -132,6 +139,8 @@ def _computed(node: fx.Node) -> Iterator[str]:
 
 
 def _arguments(node: fx.Node) -> dict[str, OpArgument]:
+    if _converted(node) is not node.target:  # what it writes lies in `_all_bases`
+        return {name: _argument(value) for name, value in node.kwargs.items() if not name.startswith("_")}
     if not isinstance(node.target, torch._ops.OpOverload):
         return {}
     return {name: _argument(value) for name, value in arguments_of(node, defaults=False).items()}

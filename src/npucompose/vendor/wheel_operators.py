@@ -79,6 +79,8 @@ class WheelLists:
     """{operator: the sentence of a converter that only raises, GENUINE for all others}."""
     not_arch35: Mapping[str, str] = field(factory=dict[str, str])
     """{operator: the sentence that its converter raises on every product but Ascend 950}."""
+    refused: Mapping[str, str] = field(factory=dict[str, str])
+    """{operator and condition: the sentence that its converter raises then}: `npu::npu_prefetch dependency is None`."""
     kernels: Mapping[str, str] = field(factory=dict[str, str])
     """{operator: the library that it is called from}: `acl_op`, `op_api`, `acl_op, op_api`, `python`, or empty."""
     metas: frozenset[str] = frozenset()
@@ -110,6 +112,8 @@ class OperatorRow:
     """The sentence of a converter that only raises; for `unknown` why it is unknown."""
     not_arch35: str = ""
     """The sentence that a genuine converter raises on every product but Ascend 950."""
+    refused: Mapping[str, str] = field(factory=dict[str, str])
+    """{condition on whether an argument is given: the sentence that a genuine converter raises then}."""
     kernel: Kernel
     library: str = ""
     """Of a native kernel: `acl_op`, `op_api`, both, `python`."""
@@ -164,6 +168,7 @@ class WheelOperators:
             converter=converter,
             says=says,
             not_arch35=self.lists.not_arch35.get(name, ""),
+            refused=self._refused.get(name, {}),
             kernel=kernel,
             library=self.lists.kernels.get(name, ""),
             because=because,
@@ -188,6 +193,14 @@ class WheelOperators:
     def rows(self) -> Iterator[OperatorRow]:
         """Every row, sorted by name."""
         return map(self.row, self.names)
+
+    @cached_property
+    def _refused(self) -> Mapping[str, Mapping[str, str]]:
+        found: dict[str, dict[str, str]] = {}
+        for key, said in self.lists.refused.items():
+            name, _, condition = key.partition(" ")
+            found.setdefault(name, {})[condition] = said
+        return found
 
     def _converter(self, name: str) -> tuple[Converter, str]:
         if "converters" in self.lists.problems:
@@ -278,11 +291,12 @@ def known_lists(version: str) -> WheelLists:
 
     def said(section: str) -> dict[str, str]:
         sentences = ["", *data["sentences"]]
-        return {name: _said(sentences[value], name) for name, value in of(section).items()}
+        return {name: _said(sentences[value], name.partition(" ")[0]) for name, value in of(section).items()}
 
     return WheelLists(
         converters=said("converters"),
         not_arch35=said("not_arch35"),
+        refused=said("refused"),
         kernels={name: data["libraries"][value] for name, value in of("kernels").items()},
         metas=frozenset(of("metas")),
     )

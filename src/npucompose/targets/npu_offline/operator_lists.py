@@ -120,6 +120,7 @@ def _registering(tree: Path) -> list[Path]:
 def _converters(tree: Path) -> dict[str, Any]:
     found: dict[str, str] = {}
     not_arch35: dict[str, str] = {}
+    refused: dict[str, str] = {}
     files = _registering(tree)
     for file in files:
         text = file.read_text(encoding="utf-8")
@@ -133,9 +134,10 @@ def _converters(tree: Path) -> dict[str, Any]:
                 found[name] = said or GENUINE
                 if not said and (elsewhere := _raises_without_arch35(function.body)):
                     not_arch35[name] = elsewhere
+                refused.update({f"{name} {test}": sentence for test, sentence in _raises_by_presence(function)})
     if not found:
         raise _Unread(f"{CONVERTERS} has none" if files else f"there is no {CONVERTERS}")
-    return {"converters": found, "not_arch35": not_arch35}
+    return {"converters": found, "not_arch35": not_arch35, "refused": refused}
 
 
 def _functions(tree: ast.AST) -> Iterator[ast.FunctionDef]:
@@ -189,14 +191,38 @@ def _sentence(raised: ast.Raise) -> str:
     given = raised.exc.args[0] if isinstance(raised.exc, ast.Call) and raised.exc.args else None
     if given is None:
         return ast.unparse(raised)
+    if isinstance(given, ast.JoinedStr) and all(isinstance(one, ast.Constant) for one in given.values):
+        given = ast.Constant("".join(str(one.value) for one in given.values if isinstance(one, ast.Constant)))
     try:
         return " ".join(str(ast.literal_eval(given)).split())
     except ValueError:
         return ast.unparse(given)
 
 
+def _raises_by_presence(function: ast.FunctionDef) -> Iterator[tuple[str, str]]:
+    """(`dependency is None`, the sentence) of each guard of the whole body that asks whether an argument is given."""
+    arguments = function.args
+    named = zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)
+    positional = zip(reversed(arguments.args), reversed(arguments.defaults), strict=False)
+    defaults = {one.arg: given for one, given in (*positional, *named)}
+    for one in function.body:
+        test = one.test if isinstance(one, ast.If) and isinstance(one.body[0], ast.Raise) else None
+        asked = re.fullmatch(r"(\w+) is (not )?None", ast.unparse(test)) if test is not None else None
+        default = defaults.get(asked[1]) if asked else None
+        if asked and (default is None or ast.unparse(default) == "None"):
+            yield asked[0], _sentence(one.body[0])  # type: ignore[union-attr]
+
+
 def _raises_without_arch35(body: list[ast.stmt]) -> str | None:
-    """The sentence behind an `if is_arch35(): …` that holds all that the converter can return."""
+    """The sentence of a guard `if not is_arch35(): …`, or behind an `if is_arch35(): …` that holds all that the
+    converter can return."""
+    for one in body:
+        if (
+            isinstance(one, ast.If)
+            and isinstance(one.body[0], ast.Raise)
+            and ast.unparse(one.test) == "not is_arch35()"
+        ):
+            return _sentence(one.body[0])
     if not any(_asks_for_arch35(one) for one in body) or not isinstance(body[-1], ast.Raise):
         return None
     others = [one for one in body if not _asks_for_arch35(one)]

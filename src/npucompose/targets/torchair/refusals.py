@@ -208,7 +208,7 @@ def failure_of(
     """The failure behind what TorchAir raised for a graph; None leaves the error as it is. The tables of `version` of
     torch_npu say what it would take."""
     error = first_raised(error)
-    text = str(error)
+    text = "\n".join(map(str, error.args)) if len(error.args) > 1 else str(error)  # of several it would be a tuple's
     if _OVERLAP in text and can.without_in_place is not None:
         option, value = can.without_in_place
         # torch.fx.passes.reinplace, which TorchAir's pass follows, looks at later uses of the memory only.
