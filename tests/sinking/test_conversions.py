@@ -10,7 +10,7 @@ import pytest
 from attrs import evolve
 
 from npucompose.capture import rules
-from npucompose.results.sinking import Failure, SinkingFacts
+from npucompose.results.sinking import SinkingFacts, Undecided
 from npucompose.schema.adapt import Rewriting
 from npucompose.sinking import diagnose
 from npucompose.sinking.conversions import ADAPTED, NUMBERS, OF_FIXED_SIZE, OTHER, OUTSIDE, taken_instead
@@ -96,7 +96,7 @@ def test_an_argument_that_the_converter_needs_or_refuses_fails_where_it_is_missi
 
 def test_what_only_cann_decides_is_what_it_would_be_where_torchair_is_not_asked() -> None:
     call = Op(name="it", overload="npu.npu_mish.default", schema="npu::npu_mish", source="m.py:3", at=1)
-    asked = Failure(graph="graph_0", what="only CANN knows", operator=call.overload, undecided=True)
+    asked = Undecided(graph="graph_0", what="only CANN knows", operator=call.overload)
     question = evolve(QUESTION, through_torchair=True, mode="max-autotune")
     derived = diagnose(QUESTION, [graph(op("mm"), call)], (), TABLE)
     genuine = diagnose(question, [evolve(graph(op("mm"), call), undecided=asked)], (), TABLE)

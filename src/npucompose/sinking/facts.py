@@ -7,7 +7,7 @@ from typing import Literal
 
 from attrs import field, frozen
 
-from npucompose.results.sinking import Failure
+from npucompose.results.sinking import Failure, Undecided
 from npucompose.vendor.versions import REFERENCE
 
 ArgumentKind = Literal["constant", "symbols", "tensor", "nothing"]
@@ -89,7 +89,7 @@ class FxFacts:
     """Calls of operators that give no tensor: numbers of data (`x.item()`), assertions, sizes."""
     failure: Failure | None = None
     """Why the vendor's compiler did not take the graph."""
-    undecided: Failure | None = None
+    undecided: Undecided | None = None
     """Where the vendor's compiler came to what only CANN decides, which was not there: no failure, and no GE graph."""
 
 

@@ -33,7 +33,7 @@ from npucompose.errors import CompileError, first_raised, raise_for, traced_line
 from npucompose.graphs.recordable import refused_by_torchair
 from npucompose.ops.functionalised import ALIASED
 from npucompose.results.graphs import Outside, PassRecord
-from npucompose.results.sinking import Failure
+from npucompose.results.sinking import Failure, Undecided
 from npucompose.sinking.conversions import NUMBERS, OF_FIXED_SIZE, is_scalar, taken_instead
 from npucompose.targets.torchair.config import TorchairMode, torchair_mode
 from npucompose.vendor.versions import REFERENCE
@@ -243,7 +243,7 @@ def failure_of(
         what += ", and generates one only from an operator of CANN's of that name"
         if operators(version).row(name_of(operator)).converter == "genuine":
             what = f"TorchAir's GE converter of {name} asks CANN for the operator, and there is no CANN here"
-    return Failure(
+    return (Undecided if unread else Failure)(
         graph=graph,
         what=what,
         operator=operator,
@@ -251,7 +251,6 @@ def failure_of(
         source=traced_line(traceback),
         reason="" if unread else _first(text),
         fix=taken_instead(operator, version) if missing else OF_FIXED_SIZE if _DATA_DECIDE in text else None,
-        undecided=unread,
     )
 
 
