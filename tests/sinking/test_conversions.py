@@ -10,12 +10,13 @@ import pytest
 from attrs import evolve
 
 from npucompose.capture import rules
-from npucompose.results.sinking import SinkingFacts
+from npucompose.results.sinking import SinkingFacts, Undecided
 from npucompose.schema.adapt import Rewriting
 from npucompose.sinking import diagnose
 from npucompose.sinking.conversions import ADAPTED, NUMBERS, OF_FIXED_SIZE, OTHER, OUTSIDE, taken_instead
 from npucompose.sinking.facts import Op
 from npucompose.vendor import wheel_operators
+from npucompose.vendor.converter_conditions import GIVEN
 from npucompose.vendor.wheel_operators import WheelLists, listing, name_of, operators, versions
 from tests.passes.adapted_samples import rules_of
 from tests.sinking.made import QUESTION, SMALL, TABLE, graph, op, own
@@ -69,6 +70,44 @@ def test_a_higher_order_operator_fails() -> None:
     cond = Op(name="cond", overload="cond", schema="cond", higher_order=True)
     facts = diagnose(QUESTION, [graph(cond)], (), TABLE)
     assert (facts.ge_graph, facts.blame[0].operator) == ("failed", "cond")
+
+
+def test_an_operator_without_a_converter_that_takes_a_scalar_fails_since_none_is_made_for_it() -> None:
+    """TorchAir's fx2ge_converter.py, _validate_support; without one only CANN knows."""
+    call = Op(name="it", overload="npu._npu_index_add.default", schema="npu::_npu_index_add", source="m.py:3", at=1)
+    facts = diagnose(QUESTION, [graph(op("mm"), evolve(call, scalar="alpha"))], (), TABLE)
+    assert (facts.ge_graph, facts.blame[0].source) == ("failed", "m.py:3")
+    assert "makes none with a Scalar (alpha)" in facts.blame[0].reason
+    assert diagnose(QUESTION, [graph(op("mm"), call)], (), TABLE).ge_graph == "unknown"
+
+
+def test_an_argument_that_the_converter_needs_or_refuses_fails_where_it_is_missing_or_given() -> None:
+    """npu_prefetch without a dependency; npu_quant_conv2d with an offset, by the guards of their converters."""
+    for name, argument, refused, taken in (
+        ("npu_prefetch", "dependency", "None", GIVEN),
+        ("npu_quant_conv2d", "offset", GIVEN, "None"),
+    ):
+        call = Op(name="it", overload=f"npu.{name}.default", schema=f"npu::{name}", source="m.py:3", at=1)
+        found = [
+            diagnose(QUESTION, [graph(op("mm"), evolve(call, constants={argument: one}))], (), TABLE)
+            for one in (refused, taken)
+        ]
+        assert [facts.ge_graph for facts in found] == ["failed", "static"]
+        assert found[0].failure is not None
+        assert (found[0].failure.source, f"{argument} is" in found[0].failure.reason) == ("m.py:3", True)
+
+
+def test_what_only_cann_decides_is_what_it_would_be_where_torchair_is_not_asked() -> None:
+    call = Op(name="it", overload="npu.npu_mish.default", schema="npu::npu_mish", source="m.py:3", at=1)
+    asked = Undecided(graph="graph_0", what="only CANN knows", operator=call.overload)
+    question = evolve(QUESTION, through_torchair=True, mode="max-autotune")
+    derived = diagnose(QUESTION, [graph(op("mm"), call)], (), TABLE)
+    genuine = diagnose(question, [evolve(graph(op("mm"), call), undecided=asked)], (), TABLE)
+    assert genuine.failure is None
+    assert (genuine.ge_graph, genuine.ge_build, genuine.blame) == ("unknown", "unknown", derived.blame)
+    assert "only CANN knows" in next(step for step in genuine.steps if step.id == "S6").evidence[0]
+    refused = [evolve(graph(op("mm"), call, op("nonzero")), undecided=asked)]
+    assert diagnose(question, refused, (), TABLE).ge_graph == "failed"
 
 
 @pytest.mark.parametrize("overload", ["npu.npu_foo.default", "my.own.default", "npu.npu_mish.default"])

@@ -247,6 +247,8 @@ def test_a_call_that_writes_to_copies_is_the_operator_that_writes() -> None:
     example.graph.output((call,))
     (op,) = read(example.graph, "graph_0").ops
     assert (op.overload, op.schema, op.higher_order) == ("aten.add_.Tensor", "aten::add_", False)
+    assert op.scalar == "alpha"
+    assert op.arguments == {"other": OpArgument(kind="tensor")}
 
 
 def test_numbers_that_are_not_all_inputs_are_packed() -> None:

@@ -83,9 +83,6 @@ def doubts(graph: FxFacts, question: SinkingQuestion, table: OperatorTable) -> t
         why = _unknown(op, wheel, question, table)
         if why is not None:
             found.setdefault(op.overload, Doubt(op=op, why=why))
-    if (asked := graph.undecided) is not None and asked.operator not in found:
-        op = Op(name=asked.node or graph.id, overload=asked.operator or "TorchAir", schema="", source=asked.source)
-        found[op.overload] = Doubt(op=op, why=asked.what)
     return tuple(found.values())
 
 
@@ -104,6 +101,8 @@ def _refused(op: Op, wheel: WheelOperators, question: SinkingQuestion, table: Op
     row = _row(op, wheel)
     if row.converter == "raises" or (row.converter == "none" and row.name.startswith(("aten::", "prims::", "prim::"))):
         return f"TorchAir has no GE converter for torch.ops.{op.overload}"
+    if row.converter == "none" and op.scalar is not None:
+        return f"TorchAir has no GE converter for torch.ops.{op.overload}, and makes none with a Scalar ({op.scalar})"
     if row.not_arch35 and question.product not in (None, "ascend950"):
         return f"TorchAir converts torch.ops.{op.overload} on Ascend 950 alone"
     if row.refuses and holds(row.refuses, op.constants):

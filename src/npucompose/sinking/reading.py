@@ -89,6 +89,7 @@ def _ops(graph: fx.Graph, graph_id: str) -> Iterator[Op]:
             view=isinstance(target, torch._ops.OpOverload) and target._schema.name in VIEWS,
             subgraphs=tuple(_subgraphs(node, graph, graph_id)),
             empty=_empty(node.meta.get("val")),
+            scalar=_scalar(target),
             higher_order=isinstance(target, torch._ops.HigherOrderOperator),
             at=at,
         )
@@ -108,12 +109,25 @@ def _named(node: fx.Node) -> str:
     return target.name() if isinstance(target, torch._ops.HigherOrderOperator) else op_name(node)
 
 
+def _scalar(target: Any) -> str | None:
+    arguments = target._schema.arguments if isinstance(target, torch._ops.OpOverload) else ()
+    return next((one.name for one in arguments if isinstance(one.type, torch.NumberType)), None)
+
+
 def _without_tensors(graph: fx.Graph) -> Iterator[Op]:
     for at, node in enumerate(graph.nodes):
         target = node.target
         if isinstance(target, torch._ops.OpOverload) and control(node) is None and not _computes(node):
             line = traced_line(node.meta.get("stack_trace") or "")
-            yield Op(name=node.name, overload=op_name(node), schema=target._schema.name, source=line, at=at)
+            yield Op(
+                name=node.name,
+                overload=op_name(node),
+                schema=target._schema.name,
+                source=line,
+                constants=_constants(node),
+                scalar=_scalar(target),
+                at=at,
+            )
 
 
 def _computes(node: fx.Node) -> bool:
@@ -128,6 +142,8 @@ def _computed(node: fx.Node) -> Iterator[str]:
 
 
 def _arguments(node: fx.Node) -> dict[str, OpArgument]:
+    if _converted(node) is not node.target:  # what it writes lies in `_all_bases`
+        return {name: _argument(value) for name, value in node.kwargs.items() if not name.startswith("_")}
     if not isinstance(node.target, torch._ops.OpOverload):
         return {}
     return {name: _argument(value) for name, value in arguments_of(node, defaults=False).items()}
@@ -137,7 +153,13 @@ def _constants(node: fx.Node) -> dict[str, str]:
     if not isinstance(node.target, torch._ops.OpOverload):
         return {}
     given = arguments_of(node)
-    return {name: repr(value) for name, value in given.items() if isinstance(value, _CONSTANTS)}
+    constants = {name: repr(value) for name, value in given.items() if isinstance(value, _CONSTANTS)}
+    tensors = (
+        name
+        for name, value in given.items()
+        if isinstance(value, fx.Node) and isinstance(value.meta.get("val"), torch.Tensor)
+    )
+    return constants | dict.fromkeys(tensors, GIVEN)
 
 
 def _argument(value: Any) -> OpArgument:

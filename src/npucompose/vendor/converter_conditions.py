@@ -16,6 +16,10 @@ _COMPARED: Mapping[type[ast.cmpop], Callable[[Any, Any], bool]] = {
 """`is` compares constants here, which have no identity."""
 
 
+GIVEN = "..."
+"""An argument that is a tensor: of it is known that it is not None."""
+
+
 def refusing(function: ast.FunctionDef) -> str:
     """The condition under which the converter raises before it returns anything, as far as it is one on its arguments
     alone (not on ranks and dtypes of tensors); empty where there is none."""
@@ -50,8 +54,8 @@ def _decidable(node: ast.expr, arguments: Collection[str]) -> bool:
 
 
 def holds(condition: str, constants: Mapping[str, str]) -> bool:
-    """Whether the condition holds of the call's constants, each as Python writes it (`torch.strided`, `'none'`); one on
-    what is no constant does not."""
+    """Whether the condition holds of the call's constants, each as Python writes it (`torch.strided`, `'none'`), a tensor
+    as GIVEN; one on what is no constant does not."""
     try:
         return bool(_value(ast.parse(condition, mode="eval").body, constants))
     except (KeyError, TypeError):  # no constant; constants that do not compare
@@ -63,13 +67,15 @@ def _value(node: ast.expr, constants: Mapping[str, str]) -> Any:
         case ast.BoolOp(op=ast.And(), values=parts):
             return all(_value(part, constants) for part in parts)
         case ast.BoolOp(values=parts):
-            return any(_value(part, constants) for part in parts)
+            return any(holds(ast.unparse(part), constants) for part in parts)
         case ast.UnaryOp(op=ast.Not(), operand=part):
             return not _value(part, constants)
         case ast.UnaryOp(operand=part):
             return -_value(part, constants)
         case ast.Compare(left=left, ops=signs, comparators=others):
             values = [_value(part, constants) for part in (left, *others)]
+            if ... in values and not all(isinstance(sign, ast.Is | ast.IsNot) for sign in signs):
+                raise KeyError(GIVEN)
             pairs = zip(signs, values, values[1:], strict=False)
             return all(_COMPARED[type(sign)](one, other) for sign, one, other in pairs)
         case ast.Tuple(elts=parts) | ast.List(elts=parts):

@@ -199,6 +199,8 @@ def _sentence(raised: ast.Raise) -> str:
     given = raised.exc.args[0] if isinstance(raised.exc, ast.Call) and raised.exc.args else None
     if given is None:
         return ast.unparse(raised)
+    if isinstance(given, ast.JoinedStr) and all(isinstance(one, ast.Constant) for one in given.values):
+        given = ast.Constant("".join(str(one.value) for one in given.values if isinstance(one, ast.Constant)))
     try:
         return " ".join(str(ast.literal_eval(given)).split())
     except ValueError:
@@ -206,7 +208,15 @@ def _sentence(raised: ast.Raise) -> str:
 
 
 def _raises_without_arch35(body: list[ast.stmt]) -> str | None:
-    """The sentence behind an `if is_arch35(): …` that holds all that the converter can return."""
+    """The sentence of a guard `if not is_arch35(): …`, or behind an `if is_arch35(): …` that holds all that the
+    converter can return."""
+    for one in body:
+        if (
+            isinstance(one, ast.If)
+            and isinstance(one.body[0], ast.Raise)
+            and ast.unparse(one.test) == "not is_arch35()"
+        ):
+            return _sentence(one.body[0])
     if not any(_asks_for_arch35(one) for one in body) or not isinstance(body[-1], ast.Raise):
         return None
     others = [one for one in body if not _asks_for_arch35(one)]
