@@ -190,7 +190,8 @@ def test_of_two_wheels_operators_in_one_model_those_of_the_other_are_unknown(ver
         Op(name=name, overload=name, schema=name_of(name).partition(".")[0], at=at)
         for at, name in enumerate((NEW, OLD))
     ]
-    facts = diagnose(evolve(QUESTION, torch_npu=version), [graph(*calls)], (), TABLE)
+    question = evolve(QUESTION, torch_npu=version, product="ascend950")
+    facts = diagnose(question, [graph(*calls)], (), TABLE)
     assert {facts.ge_graph, facts.ge_build} == {"unknown"}
     assert facts.failure is None
     (said,) = [one for one in facts.evidence["ge_graph"] if "neither" in one]

@@ -16,6 +16,7 @@ from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, Stateles
 
 from npucompose.sinking.facts import Input, Op, OpArgument
 from npucompose.sinking.reading import argument_of, read
+from npucompose.vendor.converter_conditions import GIVEN
 
 aten = torch.ops.aten
 TRACE = '  File "/somewhere/model.py", line 7, in forward\n    return x * 2\n'
@@ -128,7 +129,7 @@ def test_an_operator_tells_its_shapes_and_its_arguments(example: ExampleGraph) -
     assert first == Op(
         name="mm_default", overload="aten.mm.default", schema="aten::mm", source=first.source,
         arguments={"self": OpArgument(kind="tensor"), "mat2": OpArgument(kind="tensor")},
-        unknown_in=(s,), unknown_out=(s,), at=3,
+        constants={"self": GIVEN, "mat2": GIVEN}, unknown_in=(s,), unknown_out=(s,), at=3,
     )  # fmt: skip
     assert (first.source or "").startswith("model.py:7 in forward")
     assert (second.name, second.reads, second.view, second.source) == (view.name, ("mm_default",), True, None)

@@ -16,6 +16,7 @@ from npucompose.graphs.describe import op_name, places
 from npucompose.graphs.effects import AUTO_FUNCTIONALIZED, control, nodes_in, tensors_in
 from npucompose.graphs.matching import arguments_of
 from npucompose.sinking.facts import FxFacts, Input, Op, OpArgument
+from npucompose.vendor.converter_conditions import GIVEN
 
 VIEWS = frozenset(
     f"aten::{name}"

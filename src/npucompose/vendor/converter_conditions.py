@@ -54,8 +54,8 @@ def _decidable(node: ast.expr, arguments: Collection[str]) -> bool:
 
 
 def holds(condition: str, constants: Mapping[str, str]) -> bool:
-    """Whether the condition holds of the call's constants, each as Python writes it (`torch.strided`, `'none'`), a tensor
-    as GIVEN; one on what is no constant does not."""
+    """Whether the condition holds of the call's constants, each as Python writes it (`torch.strided`, `'none'`), a
+    tensor as GIVEN; one on what is no constant does not."""
     try:
         return bool(_value(ast.parse(condition, mode="eval").body, constants))
     except (KeyError, TypeError):  # no constant; constants that do not compare
