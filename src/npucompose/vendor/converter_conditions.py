@@ -28,15 +28,15 @@ def refusing(function: ast.FunctionDef) -> str:
 
 def _tests(function: ast.FunctionDef) -> Iterator[ast.expr]:
     arguments = {one.arg for one in (*function.args.args, *function.args.kwonlyargs)}
-    arguments -= {
-        node.id for node in ast.walk(function) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
-    }
     for statement in function.body:
         if isinstance(statement, ast.If) and isinstance(statement.body[-1], ast.Raise):
             if _decidable(statement.test, arguments):
                 yield statement.test
         elif any(isinstance(node, ast.Return) for node in ast.walk(statement)):
             return
+        arguments -= {
+            node.id for node in ast.walk(statement) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
+        }
 
 
 def _decidable(node: ast.expr, arguments: Collection[str]) -> bool:
