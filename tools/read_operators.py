@@ -52,8 +52,8 @@ def folded(lists: Mapping[str, WheelLists], sources: Mapping[str, str]) -> dict[
     rows = lists.values()
     data = {
         "converters": table([{n: number(n, said) for n, said in one.converters.items()} for one in rows]),
-        "not_arch35": table([{n: number(n, said) for n, said in one.not_arch35.items()} for one in rows]),
         "refuses": table([{n: number(n, said) for n, said in one.refuses.items()} for one in rows]),
+        "ge_types": table([one.ge_types for one in rows]),
         "kernels": table([{n: libraries.index(of) for n, of in one.kernels.items()} for one in rows]),
         "metas": table([dict.fromkeys(one.metas, 1) for one in rows]),
     }

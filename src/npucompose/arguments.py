@@ -41,9 +41,21 @@ class ArgumentParser(argparse.ArgumentParser):
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:  # type: ignore[override]
         """What a command does not know it refuses itself, and not the program around it, which has other options."""
         found, unknown_words = super().parse_known_args(args, namespace)
+        unknown_words = self._with_the_others(found, unknown_words)
         if unknown_words:
             self.error(unknown_words_text(unknown_words[0], [name for a in self._actions for name in a.option_strings]))
         return found, unknown_words
+
+    def _with_the_others(self, found: argparse.Namespace, words: list[str]) -> list[str]:
+        """Words behind an option belong to those before it, where a command takes any number: `a=b --capture c=d`.
+
+        argparse gives an argument of any number the first of its words that stand together. What is left is unknown."""
+        many = next((one for one in self._actions if not one.option_strings and one.nargs in ("*", "+")), None)
+        more = [word for word in words if not word.startswith("-")]
+        if many is None or not more:
+            return words
+        setattr(found, many.dest, [*getattr(found, many.dest), *self._get_values(many, more)])
+        return [word for word in words if word.startswith("-")]
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         if action.choices is not None and value not in action.choices:

@@ -1,6 +1,7 @@
 """Run in a process of its own: what `explain` says of a model of one operator, for each that is named, as JSON.
 
-`python npu_verdicts.py TARGET [NAME …]`; without names every operator of the list that npucompose brings.
+`python npu_verdicts.py TARGET [-npu::NAME] [NAME …]`; without names every operator of the list that npucompose brings.
+The conditions of the converter of `-npu::NAME` are forgotten first.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ os.environ["TORCH_DEVICE_BACKEND_AUTOLOAD"] = "0"
 os.environ["TORCHINDUCTOR_ERROR_ON_CUSTOM_OP_ALIASING"] = "0"
 
 import torch
+from attrs import evolve
 
 from npucompose.compose.check import check
 from npucompose.compose.session import Session
@@ -23,6 +25,8 @@ from npucompose.experiment.explain import explained
 from npucompose.models.base import Built
 from npucompose.ops import npu
 from npucompose.ops.catalogue import shipped
+from npucompose.vendor import wheel_operators
+from npucompose.vendor.versions import REFERENCE
 from tests.ops import npu_calls
 
 
@@ -61,7 +65,17 @@ def explained_alone(target: str, name: str) -> dict[str, Any]:
     }
 
 
-def main(target: str, *names: str) -> None:
+def forget(operator: str) -> None:
+    tables = wheel_operators.operators(REFERENCE)
+    refuses = {name: said for name, said in tables.lists.refuses.items() if name != operator}
+    wheel_operators.learn(REFERENCE, lambda: evolve(tables.lists, refuses=refuses))
+
+
+def main(target: str, *words: str) -> None:
+    for word in words:
+        if word.startswith("-"):
+            forget(word[1:])
+    names = [word for word in words if not word.startswith("-")]
     print(json.dumps({name: explained_alone(target, name) for name in names or tuple(shipped().schemas)}))
 
 

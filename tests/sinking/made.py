@@ -17,6 +17,7 @@ TABLE = shipped_table()
 QUESTION = SinkingQuestion(mode="max-autotune", target="cpu", dynamic=True, sink=True, product="ascend910b")
 GE = GeFacts(name="g", data={"x": (4, 8)}, inputs={"x": ("Data", {}), "Add": ("Add", {"x1": "Data"})})
 
+SOME = "tensor(torch.float16, [4, 8])"
 UNCONVERTED = ("nonzero", "_local_scalar_dense")
 SMALL = OperatorTable(
     version=1,
@@ -44,6 +45,7 @@ def op(name: str, *reads: str, **more: Any) -> Op:
     """`op("relu", "mm_3")`: aten.relu, which reads the node mm_3; a name that no converter has stands for aten.mm."""
     known = name in UNCONVERTED or operators(QUESTION.torch_npu).converts(f"aten::{name}")
     schema = f"aten::{name if known else 'mm'}"
+    more.setdefault("constants", dict.fromkeys(("self", "mat2"), SOME))
     return Op(name=name, overload=overload_of(schema), schema=schema, reads=reads, **more)
 
 

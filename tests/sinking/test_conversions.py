@@ -19,7 +19,7 @@ from npucompose.vendor import wheel_operators
 from npucompose.vendor.converter_conditions import GIVEN
 from npucompose.vendor.wheel_operators import WheelLists, listing, name_of, operators, versions
 from tests.passes.adapted_samples import rules_of
-from tests.sinking.made import QUESTION, SMALL, TABLE, graph, op, own
+from tests.sinking.made import QUESTION, SMALL, SOME, TABLE, graph, op, own
 
 
 def of(overload: str, constants: Mapping[str, str] | None = None, **question: object) -> SinkingFacts:
@@ -83,13 +83,15 @@ def test_an_operator_without_a_converter_that_takes_a_scalar_fails_since_none_is
 
 def test_an_argument_that_the_converter_needs_or_refuses_fails_where_it_is_missing_or_given() -> None:
     """npu_prefetch without a dependency; npu_quant_conv2d with an offset, by the guards of their converters."""
-    for name, argument, refused, taken in (
-        ("npu_prefetch", "dependency", "None", GIVEN),
-        ("npu_quant_conv2d", "offset", GIVEN, "None"),
+    four = {"meta_outputs": "tensor(torch.float16, [1, 2, 3, 4])"}
+    lists = dict.fromkeys(("stride", "pads", "dilations"), "[1, 1]")
+    for name, argument, refused, taken, others in (
+        ("npu_prefetch", "dependency", "None", GIVEN, {"max_size": "1", "offset": "0", "results": "0"}),
+        ("npu_quant_conv2d", "offset", GIVEN, "None", {**four, **lists, "output_dtype": "5"}),
     ):
         call = Op(name="it", overload=f"npu.{name}.default", schema=f"npu::{name}", source="m.py:3", at=1)
         found = [
-            diagnose(QUESTION, [graph(op("mm"), evolve(call, constants={argument: one}))], (), TABLE)
+            diagnose(QUESTION, [graph(op("mm"), evolve(call, constants={**others, argument: one}))], (), TABLE)
             for one in (refused, taken)
         ]
         assert [facts.ge_graph for facts in found] == ["failed", "static"]
@@ -126,14 +128,56 @@ def test_a_row_of_the_experiment_says_that_cann_has_the_operator() -> None:
 
 
 def test_attention_of_a_cpu_stands_for_that_of_the_npu() -> None:
-    assert of("aten._scaled_dot_product_flash_attention_for_cpu.default").ge_graph == "static"
+    name = "aten._scaled_dot_product_flash_attention_for_cpu.default"
+    assert of(name, constants={"dropout_p": "0.0"}).ge_graph == "static"
+    facts = of(name, constants={"dropout_p": "0.5"})
+    assert (facts.ge_graph, "keep_prob" in facts.blame[0].reason) == ("failed", True)
 
 
 def test_a_converter_for_one_product_alone_depends_on_the_product() -> None:
-    name = "aten._native_batch_norm_legit.default"
-    assert of(name, product="ascend910b").ge_graph == "failed"
-    assert of(name, product="ascend950").ge_graph == "static"
-    assert of(name, product=None).ge_graph == "unknown"
+    name, given = "aten._native_batch_norm_legit.default", {"training": "True", "input": SOME, "results": "3"}
+    refused = of(name, given, product="ascend910b")
+    assert refused.failure is not None
+    assert "refuses torch.ops.aten._native_batch_norm_legit.default on other products than Ascend 950" in refused.failure.what
+    assert of(name, given, product="ascend950").ge_graph == "static"
+    open_ = of(name, given, product=None)
+    assert (open_.ge_graph, open_.ge_build) == ("unknown", "unknown")
+    assert "raises if not is_arch35(), and that is not known: no product is named (target.soc)" in open_.blame[0].reason
+    assert of(name, {**given, "training": "False"}, product=None).ge_graph == "failed"
+
+
+X, Y = "tensor(torch.float16, [2, 3, 4])", "tensor(torch.int8, [2, ..., 4])"
+
+
+@pytest.mark.parametrize(
+    ("overload", "constants", "graph"),
+    [
+        ("npu.batch_norm_gather_stats_update.default", {"self": X}, "failed"),
+        ("npu.batch_norm_gather_stats_update.default", {"self": "tensor(torch.float16, [1, 2, 3, ...])"}, "static"),
+        ("npu.batch_norm_gather_stats_update.default", {"self": GIVEN}, "unknown"),
+        ("aten.eq.Tensor", {"self": X, "other": Y}, "failed"),
+        ("aten.eq.Tensor", {"self": X, "other": X}, "static"),
+        ("aten.reflection_pad2d.default", {"padding": "[1, 1, 2, 2]"}, "static"),
+        ("aten.reflection_pad2d.default", {"padding": "[1, 1]"}, "failed"),
+        ("aten.reflection_pad2d.default", {"padding": "tensor(torch.int64, [4])"}, "failed"),
+        ("npu.npu_anti_mx_quant.default", {"x": Y, "mxscale": X, "axis": "-1", "dst_type": "5", "src_type": "1"}, "static"),
+        ("npu.npu_anti_mx_quant.default", {"x": Y, "mxscale": X, "axis": "3", "dst_type": "5", "src_type": "1"}, "failed"),
+        ("npu.npu_anti_mx_quant.default", {"x": Y, "mxscale": X, "axis": "-1", "dst_type": "3", "src_type": "1"}, "failed"),
+    ],
+)  # fmt: skip
+def test_ranks_dtypes_and_lengths_of_a_call_decide_whether_its_converter_refuses_it(
+    overload: str, constants: dict[str, str], graph: str
+) -> None:
+    assert of(overload, {**constants, "results": "1"}).ge_graph == graph
+
+
+def test_a_converter_that_cannot_work_in_this_wheel_is_none_and_the_reason_says_how_it_is_broken() -> None:
+    facts = of("npu.npu_moe_gating_top_k_softmax_v2.default")
+    assert (facts.ge_graph, facts.blame[0].reason) == (
+        "failed",
+        "TorchAir has no GE converter for torch.ops.npu.npu_moe_gating_top_k_softmax_v2.default (rule 11, torch_npu "
+        "2.13.0). its converter is broken: ge.MoeGatingTopKSoftmax takes no renorm",
+    )
 
 
 def test_a_wheel_whose_lists_cannot_be_read_makes_every_verdict_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -175,7 +219,7 @@ def test_a_converter_that_raises_on_an_argument_refuses_the_calls_that_give_it(
     assert (facts.failure is None) == (graph == "static")
     if facts.failure is not None:
         assert facts.failure.what.startswith(f"TorchAir's GE converter refuses torch.ops.{overload}")
-        assert facts.failure.reason.startswith("it raises if (")
+        assert facts.failure.reason.startswith("it raises if ")
         assert facts.failure.fix is not None
         assert facts.failure.fix.startswith("other arguments; or ")
 

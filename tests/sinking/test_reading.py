@@ -16,7 +16,6 @@ from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, Stateles
 
 from npucompose.sinking.facts import Input, Op, OpArgument
 from npucompose.sinking.reading import argument_of, read
-from npucompose.vendor.converter_conditions import GIVEN
 
 aten = torch.ops.aten
 TRACE = '  File "/somewhere/model.py", line 7, in forward\n    return x * 2\n'
@@ -129,7 +128,10 @@ def test_an_operator_tells_its_shapes_and_its_arguments(example: ExampleGraph) -
     assert first == Op(
         name="mm_default", overload="aten.mm.default", schema="aten::mm", source=first.source,
         arguments={"self": OpArgument(kind="tensor"), "mat2": OpArgument(kind="tensor")},
-        constants={"self": GIVEN, "mat2": GIVEN}, unknown_in=(s,), unknown_out=(s,), at=3,
+        constants={
+            "self": "tensor(torch.float32, [..., 8])", "mat2": "tensor(torch.float32, [8, 3])",
+            "results": "1", "meta_outputs": "tensor(torch.float32, [..., 3])",
+        }, unknown_in=(s,), unknown_out=(s,), at=3,
     )  # fmt: skip
     assert (first.source or "").startswith("model.py:7 in forward")
     assert (second.name, second.reads, second.view, second.source) == (view.name, ("mm_default",), True, None)
@@ -160,6 +162,15 @@ def test_arithmetic_on_sizes_belongs_to_what_reads_it(example: ExampleGraph) -> 
     assert full.arguments["fill_value"] == OpArgument(kind="constant")
     assert (relu.reads, full.unknown_in) == ((), ())
     assert [one.name for one in read(example.graph, "g").inputs] == ["arg0_1", "arg1_1", "arg2_1"]
+
+
+def test_what_a_converter_is_given_is_written_down_a_symbol_as_the_tensor_that_it_becomes(example: ExampleGraph) -> None:
+    example.call(aten.full.default, [example.n, 2], 1.0, dtype=torch.int8)
+    example.call(aten.cat.default, [example.key, example.key], 1)
+    full, cat = (one.constants for one in example.ops())
+    assert (full["size"], full["dtype"], full["fill_value"]) == ("tensor(torch.int64, [2])", "torch.int8", "1.0")
+    assert cat["tensors"] == "[tensor(torch.float32, [..., 8]), tensor(torch.float32, [..., 8])]"
+    assert (cat["dim"], cat["results"], cat["meta_outputs"]) == ("1", "1", "tensor(torch.float32, [..., 16])")
 
 
 def test_the_symbols_of_one_number_are_told_in_order(example: ExampleGraph) -> None:

@@ -38,7 +38,7 @@ def _row(row: OperatorRow) -> dict[str, Any]:
         "operator": row.overload,
         "converter": row.converter,
         "says": row.says,
-        "only_on_950": row.not_arch35,
+        "only_on_950": row.only_on_950,
         "refuses": row.refuses,
         "kernel": row.kernel,
         "library": row.library,

@@ -12,7 +12,7 @@ from attrs import frozen
 from npucompose.results.sinking import Failure
 from npucompose.sinking.facts import FxFacts, Op, SinkingQuestion
 from npucompose.sinking.operators import OperatorTable
-from npucompose.vendor.converter_conditions import holds
+from npucompose.vendor.converter_conditions import ARCH35, guards, holds
 from npucompose.vendor.wheel_operators import OperatorRow, WheelOperators, name_of, operators
 
 RULE = "rule 11"
@@ -59,20 +59,30 @@ def unconverted(graph: FxFacts, question: SinkingQuestion, table: OperatorTable)
                 operator=op.overload,
                 node=op.name,
                 source=op.source,
-                reason=_reason(_row(op, wheel)),
-                fix=_fix(op, wheel),
+                reason=_reason(op, wheel, question),
+                fix=_fix(op, wheel, question),
                 foreseen=True,
             )
     return None
 
 
-def _reason(row: OperatorRow) -> str:
-    return f"it raises if {row.refuses}" if row.refuses else row.says
+def _reason(op: Op, wheel: WheelOperators, question: SinkingQuestion) -> str:
+    held = _raises(op, wheel, question)[0]
+    return op.unwritable or (f"it raises if {held}" if held else _row(op, wheel).says)
 
 
-def _fix(op: Op, wheel: WheelOperators) -> str:
+def _fix(op: Op, wheel: WheelOperators, question: SinkingQuestion) -> str:
     instead = taken_instead(op.overload, wheel.version)
-    return f"other arguments; or {instead}" if _row(op, wheel).refuses else instead
+    return f"other arguments; or {instead}" if _raises(op, wheel, question)[0] else instead
+
+
+def _raises(op: Op, wheel: WheelOperators, question: SinkingQuestion) -> tuple[str, str]:
+    """(a condition that holds of this call, one that is undecided), of those under which the converter raises."""
+    product = {} if question.product is None else {ARCH35: repr(question.product == "ascend950")}
+    conditions = guards(_row(op, wheel).refuses)
+    given = {**wheel.given_there(op.overload, op.constants), **product}
+    found = {one: holds(one, given, wheel.lists.ge_types) for one in conditions}
+    return next((one for one in conditions if found[one]), ""), next((one for one in conditions if found[one] is None), "")
 
 
 def doubts(graph: FxFacts, question: SinkingQuestion, table: OperatorTable) -> tuple[Doubt, ...]:
@@ -103,10 +113,11 @@ def _refused(op: Op, wheel: WheelOperators, question: SinkingQuestion, table: Op
         return f"TorchAir has no GE converter for torch.ops.{op.overload}"
     if row.converter == "none" and op.scalar is not None:
         return f"TorchAir has no GE converter for torch.ops.{op.overload}, and makes none with a Scalar ({op.scalar})"
-    if row.not_arch35 and question.product not in (None, "ascend950"):
-        return f"TorchAir converts torch.ops.{op.overload} on Ascend 950 alone"
-    if row.refuses and holds(row.refuses, op.constants):
-        return f"TorchAir's GE converter refuses torch.ops.{op.overload}"
+    if op.unwritable:
+        return f"TorchAir cannot write back what torch.ops.{op.overload} writes"
+    if _raises(op, wheel, question)[0]:
+        only = row.only_on_950 and question.product not in (None, "ascend950")
+        return f"TorchAir's GE converter refuses torch.ops.{op.overload}{' on other products than Ascend 950' if only else ''}"
     return None
 
 
@@ -118,8 +129,9 @@ def _unknown(op: Op, wheel: WheelOperators, question: SinkingQuestion, table: Op
         return row.says if wheel.knows(row.name) else f"{row.says}; {MADE}"
     if row.converter == "none" and not row.name.startswith(("aten::", "prims::", "prim::")):
         return f"{wheel.named} has no converter of its own for it; {MADE}"
-    if row.not_arch35 and question.product is None:
-        return "TorchAir converts it on Ascend 950 alone, and no product is named (target.soc)"
+    if (asked := _raises(op, wheel, question)[1]):
+        named = "" if question.product or ARCH35 not in asked else ": no product is named (target.soc)"
+        return f"its GE converter raises if {asked}, and that is not known{named}"
     return None
 
 

@@ -51,7 +51,7 @@ class Op:
     source: str | None = None
     arguments: Mapping[str, OpArgument] = field(factory=dict[str, OpArgument])
     constants: Mapping[str, str] = field(factory=dict[str, str])
-    """{argument that is a constant: it, as Python writes it}, those that the call leaves out too."""
+    """{argument: what a converter is given, as vendor/converter_conditions.py has it}, those left out too."""
     reads: tuple[str, ...] = ()
     """Names of the operators whose results it reads."""
     unknown_in: tuple[str, ...] = ()
@@ -66,6 +66,9 @@ class Op:
     scalar: str | None = None
     """The first argument that is a Scalar: TorchAir makes no converter for such an operator (fx2ge_converter.py,
     _validate_support, torch_npu 2.13.0)."""
+    unwritable: str = ""
+    """Why TorchAir cannot give back what the call writes: for each argument that is written it gives one result, where
+    torch has one for each tensor (auto_functionalized_v2.py, conveter_auto_functionalize_v2, torch_npu 2.6.0 to 2.14.0)."""
     higher_order: bool = False
     empty: bool = False
     """No result has an element, whatever the sizes: TorchAir makes constants of them and converts nothing."""

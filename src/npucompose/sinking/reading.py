@@ -16,7 +16,7 @@ from npucompose.graphs.describe import op_name, places
 from npucompose.graphs.effects import AUTO_FUNCTIONALIZED, control, nodes_in, tensors_in
 from npucompose.graphs.matching import arguments_of
 from npucompose.sinking.facts import FxFacts, Input, Op, OpArgument
-from npucompose.vendor.converter_conditions import GIVEN
+from npucompose.vendor.converter_conditions import GIVEN, META_OUTPUTS, OPEN, RESULTS, TENSOR
 
 VIEWS = frozenset(
     f"aten::{name}"
@@ -25,6 +25,7 @@ VIEWS = frozenset(
 """Operators that GE folds away or turns into a note on the next one; `t` goes into the matmul."""
 _SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
 _CONSTANTS = (type(None), bool, int, float, str, torch.memory_format, torch.layout, torch.dtype)
+_SOME_TENSOR = object()
 _LOCAL = re.compile(r"L\['(\w+)'\]")
 
 
@@ -91,6 +92,7 @@ def _ops(graph: fx.Graph, graph_id: str) -> Iterator[Op]:
             subgraphs=tuple(_subgraphs(node, graph, graph_id)),
             empty=_empty(node.meta.get("val")),
             scalar=_scalar(target),
+            unwritable=_unwritable(node),
             higher_order=isinstance(target, torch._ops.HigherOrderOperator),
             at=at,
         )
@@ -151,16 +153,68 @@ def _arguments(node: fx.Node) -> dict[str, OpArgument]:
 
 
 def _constants(node: fx.Node) -> dict[str, str]:
-    if not isinstance(node.target, torch._ops.OpOverload):
+    """What a converter is given, as Python writes it; of a call that writes to copies, those of the operator in it."""
+    operator = _converted(node)
+    if not isinstance(operator, torch._ops.OpOverload):
         return {}
-    given = arguments_of(node)
-    constants = {name: repr(value) for name, value in given.items() if isinstance(value, _CONSTANTS)}
-    tensors = (
-        name
-        for name, value in given.items()
-        if isinstance(value, fx.Node) and isinstance(value.meta.get("val"), torch.Tensor)
-    )
-    return constants | dict.fromkeys(tensors, GIVEN)
+    given = arguments_of(node) if operator is node.target else _written_to_copies(node, operator)
+    results = node.meta.get("val")
+    made = {RESULTS: str(len(operator._schema.returns))}
+    made |= {META_OUTPUTS: _fact(results)} if isinstance(results, torch.Tensor) else {}
+    return made | {name: said for name, value in given.items() if (said := _written(value)) is not None}
+
+
+def _written_to_copies(node: fx.Node, operator: torch._ops.OpOverload) -> dict[str, Any]:
+    """What the call does not name it leaves at its default; what it writes it names by its place among the bases."""
+    bases = node.kwargs.get("_all_bases", ())
+    given: dict[str, Any] = {}
+    for argument in operator._schema.arguments:
+        at = node.kwargs.get(f"_{argument.name}_base_index")
+        if argument.name in node.kwargs:
+            given[argument.name] = node.kwargs[argument.name]
+        elif isinstance(at, int) and isinstance(bases, (list, tuple)):
+            given[argument.name] = bases[at] if node.kwargs.get(f"_{argument.name}_alias") else _SOME_TENSOR
+        elif argument.has_default_value():
+            given[argument.name] = argument.default_value
+    return given
+
+
+def _unwritable(node: fx.Node) -> str:
+    operator, bases = _converted(node), node.kwargs.get("_all_bases")
+    if operator is node.target or not isinstance(operator, torch._ops.OpOverload) or not isinstance(bases, (list, tuple)):
+        return ""
+    written = [one for one in operator._schema.arguments if one.alias_info is not None and one.alias_info.is_write]
+    for one in written:
+        if node.kwargs.get(f"_{one.name}_base_index", ...) is None:
+            return f"it writes {one.name}, which is not given"
+        if f"_{one.name}_length" in node.kwargs:
+            return f"it writes {one.name}, which is a list of tensors"
+    names = " and ".join(one.name for one in written)
+    return f"{names} are {len(written)} arguments that it writes, and {len(bases)} tensors" if len(bases) < len(written) else ""
+
+
+def _written(value: Any) -> str | None:
+    """None where it is not known. A symbol is a tensor to a converter, and so is a list with one in it."""
+    if value is _SOME_TENSOR:
+        return GIVEN
+    if isinstance(value, _CONSTANTS):
+        return repr(value)
+    if isinstance(value, fx.Node):
+        known = value.meta.get("val")
+        if isinstance(known, _SYMBOLIC):
+            return f"{TENSOR}({torch.int64}, [])"
+        return _fact(known) if isinstance(known, torch.Tensor) else None
+    if not isinstance(value, (list, tuple)):
+        return None
+    if any(isinstance(one, fx.Node) and isinstance(one.meta.get("val"), _SYMBOLIC) for one in value):
+        return f"{TENSOR}({torch.int64}, [{len(value)}])"
+    parts = [_written(one) for one in value]
+    return None if None in parts else f"[{', '.join(part for part in parts if part)}]"
+
+
+def _fact(tensor: torch.Tensor) -> str:
+    sizes = (OPEN if isinstance(size, torch.SymInt) else str(size) for size in tensor.shape)
+    return f"{TENSOR}({tensor.dtype}, [{', '.join(sizes)}])"
 
 
 def _argument(value: Any) -> OpArgument:

@@ -1,96 +1,239 @@
-"""The conditions on its arguments under which a GE converter raises: `memory_format is not None and memory_format !=
-torch.contiguous_format`. Found in a parsed converter, and decided for the constants of one call; nothing is run."""
+"""The conditions under which a GE converter raises, decided for one call: `x.rank != 4 and not is_arch35()`.
+
+A condition is an expression over the arguments of the converter, as its source has it. What a call gives is written as
+Python would write it (`torch.strided`, `[1, 2]`); `tensor(torch.float16, [8, ...])` is a tensor, whose second size is
+not known. A condition holds, does not, or is undecided; nothing is run. Loads no torch.
+"""
 
 from __future__ import annotations
 
 import ast
+import math
 import operator
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import cache
+from itertools import starmap
 from typing import Any
 
-_COMPARED: Mapping[type[ast.cmpop], Callable[[Any, Any], bool]] = {
+from attrs import frozen
+
+OPEN = "..."
+"""What stands in a condition for a part that is no matter of the arguments, and for a size that is not known."""
+TENSOR, GIVEN = "tensor", "tensor()"
+"""A tensor of which nothing is known but that it is given is `tensor()`."""
+ARCH35, RESULTS, META_OUTPUTS = "is_arch35", "results", "meta_outputs"
+"""What a condition asks besides the arguments: whether the product is an Ascend 950, how many results there are, and
+the one result."""
+BY_NUMBER, BY_DTYPE = "torch_dtype_value_to_ge_type", "torch_type_to_ge_type"
+"""TorchAir's functions from torch's number of a dtype, or from a dtype, to GE's type."""
+
+_ORDER: Mapping[type[ast.cmpop], Callable[[Any, Any], bool]] = {
     ast.Is: operator.eq, ast.IsNot: operator.ne, ast.Eq: operator.eq, ast.NotEq: operator.ne,
     ast.Lt: operator.lt, ast.LtE: operator.le, ast.Gt: operator.gt, ast.GtE: operator.ge,
     ast.In: lambda one, many: one in many, ast.NotIn: lambda one, many: one not in many,
 }  # fmt: skip
 """`is` compares constants here, which have no identity."""
+_SUMS: Mapping[type[ast.operator], Callable[[Any, Any], Any]] = {
+    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Mod: operator.mod,
+    ast.FloorDiv: operator.floordiv, ast.Div: operator.truediv, ast.LShift: operator.lshift,
+}  # fmt: skip
+_CALLED: Mapping[str, Callable[..., Any]] = {
+    "len": len, "min": min, "max": max, "abs": abs, "all": all, "any": any, "sum": sum, "list": list, "tuple": list,
+    "set": list, "range": lambda *of: list(range(*of)), "zip": lambda *of: list(zip(*of, strict=False)), "int": int,
+    "bool": bool, "math.isclose": math.isclose,
+}  # fmt: skip
+_OF_TYPE: Mapping[str, type | tuple[type, ...]] = {
+    "int": int, "float": float, "bool": bool, "str": str, "list": list, "tuple": list, "List": list, "Tuple": list,
+}  # fmt: skip
+FUNCTIONS = frozenset({*_CALLED, ARCH35, BY_NUMBER, BY_DTYPE, "isinstance"})
+SIGNS = frozenset(_SUMS)
+TYPES = frozenset({*_OF_TYPE, "Tensor"})
 
 
-GIVEN = "..."
-"""An argument that is a tensor: of it is known that it is not None."""
+class _Undecided(Exception):
+    """The call does not say what the condition asks."""
 
 
-def refusing(function: ast.FunctionDef) -> str:
-    """The condition under which the converter raises before it returns anything, as far as it is one on its arguments
-    alone (not on ranks and dtypes of tensors); empty where there is none."""
-    return " or ".join(f"({ast.unparse(test)})" for test in _tests(function))
+@frozen
+class Symbol:
+    """A name of torch's or of GE's that stands for itself: `torch.strided`, `DataType.DT_INT8`."""
+
+    name: str
 
 
-def _tests(function: ast.FunctionDef) -> Iterator[ast.expr]:
-    arguments = {one.arg for one in (*function.args.args, *function.args.kwonlyargs)}
-    for statement in function.body:
-        if isinstance(statement, ast.If) and isinstance(statement.body[-1], ast.Raise):
-            if _decidable(statement.test, arguments):
-                yield statement.test
-        elif any(isinstance(node, ast.Return) for node in ast.walk(statement)):
-            return
-        arguments -= {
-            node.id for node in ast.walk(statement) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
-        }
+@frozen
+class TensorFact:
+    """What a converter sees of a tensor; None and `...` for what is not known."""
+
+    dtype: Symbol | None = None
+    symsize: tuple[Any, ...] | None = None
 
 
-def _decidable(node: ast.expr, arguments: Collection[str]) -> bool:
-    match node:
-        case ast.BoolOp(values=parts) | ast.Tuple(elts=parts) | ast.List(elts=parts):
-            return all(_decidable(part, arguments) for part in parts)
-        case ast.UnaryOp(op=ast.Not() | ast.USub(), operand=part):
-            return _decidable(part, arguments)
-        case ast.Compare(left=left, comparators=others):
-            return all(_decidable(part, arguments) for part in (left, *others))
-        case ast.Attribute(value=ast.Name(id="torch")) | ast.Constant():
-            return True
-        case _:
-            return isinstance(node, ast.Name) and node.id in arguments
+@cache
+def guards(conditions: str) -> tuple[str, ...]:
+    """The single ones of a row's conditions, of which any makes the converter raise."""
+    parsed = _parsed(conditions or "()")
+    alone = parsed.values if isinstance(parsed, ast.BoolOp) and isinstance(parsed.op, ast.Or) else [parsed]
+    return tuple(map(ast.unparse, alone)) if conditions else ()
 
 
-def holds(condition: str, constants: Mapping[str, str]) -> bool:
-    """Whether the condition holds of the call's constants, each as Python writes it (`torch.strided`, `'none'`), a
-    tensor as GIVEN; one on what is no constant does not."""
+def joined(conditions: Iterable[str]) -> str:
+    """The row's text of single conditions."""
+    return " or ".join(f"({one})" for one in dict.fromkeys(conditions))
+
+
+def holds(condition: str, given: Mapping[str, str], ge_types: Mapping[str, str] | None = None) -> bool | None:
+    """Whether the condition holds of the call, which gives each argument as Python writes it; None where that is
+    undecided. `ge_types`: {`torch.int8`, `1`: `DT_INT8`}."""
     try:
-        return bool(_value(ast.parse(condition, mode="eval").body, constants))
-    except (KeyError, TypeError):  # no constant; constants that do not compare
-        return False
+        return bool(_Decision(given, ge_types or {}).value(_parsed(condition)))
+    except _Undecided:
+        return None
 
 
-def _value(node: ast.expr, constants: Mapping[str, str]) -> Any:
-    match node:
-        case ast.BoolOp(op=ast.And(), values=parts):
-            return all(_value(part, constants) for part in parts)
-        case ast.BoolOp(values=parts):
-            return any(holds(ast.unparse(part), constants) for part in parts)
-        case ast.UnaryOp(op=ast.Not(), operand=part):
-            return not _value(part, constants)
-        case ast.UnaryOp(operand=part):
-            return -_value(part, constants)
-        case ast.Compare(left=left, ops=signs, comparators=others):
-            values = [_value(part, constants) for part in (left, *others)]
-            if ... in values and not all(isinstance(sign, ast.Is | ast.IsNot) for sign in signs):
-                raise KeyError(GIVEN)
-            pairs = zip(signs, values, values[1:], strict=False)
-            return all(_COMPARED[type(sign)](one, other) for sign, one, other in pairs)
-        case ast.Tuple(elts=parts) | ast.List(elts=parts):
-            return [_value(part, constants) for part in parts]
-        case ast.Name(id=name):
-            return _literal(constants[name])
-        case ast.Constant(value=value):
-            return value
-        case _:
-            return ast.unparse(node)
+@cache
+def _parsed(text: str) -> ast.expr:
+    return ast.parse(text, mode="eval").body
 
 
-def _literal(text: str) -> Any:
-    """`torch.strided` stands for itself, as an attribute of torch in a condition does."""
-    try:
-        return ast.literal_eval(text)
-    except ValueError:
-        return text
+class _Decision:
+    """One call's values of expressions; those of a comprehension's variables besides."""
+
+    def __init__(
+        self, given: Mapping[str, str], ge_types: Mapping[str, str], bound: Mapping[str, Any] | None = None
+    ) -> None:
+        self.given, self.ge_types, self.bound = given, ge_types, bound or {}
+
+    def value(self, node: ast.expr) -> Any:
+        try:
+            return self._value(node)
+        except (TypeError, ValueError, IndexError, AttributeError, ZeroDivisionError, OverflowError) as error:
+            raise _Undecided from error
+
+    def _value(self, node: ast.expr) -> Any:
+        match node:
+            case ast.Constant(value=value):
+                return _known(value)
+            case ast.BoolOp(op=sign, values=parts):
+                return self._decided(parts, end=isinstance(sign, ast.Or))
+            case ast.UnaryOp(op=ast.Not(), operand=part):
+                return not self.value(part)
+            case ast.UnaryOp(operand=part):
+                return -self.value(part)
+            case ast.BinOp(left=left, op=sign, right=right):
+                return _SUMS[type(sign)](self.value(left), self.value(right))
+            case ast.Compare(left=left, ops=signs, comparators=others):
+                values = [self.value(part) for part in (left, *others)]
+                return all(starmap(_compared, zip(signs, values, values[1:], strict=False)))
+            case ast.IfExp(test=test, body=body, orelse=orelse):
+                return self.value(body if self.value(test) else orelse)
+            case ast.Name(id=name):
+                return self._named(name)
+            case ast.Tuple(elts=parts) | ast.List(elts=parts) | ast.Set(elts=parts):
+                return [... if _is_open(part) else self.value(part) for part in parts]
+            case ast.Dict(keys=keys, values=values):
+                pairs = zip(keys, values, strict=True)
+                return {self.value(key): self.value(one) for key, one in pairs if key is not None}
+            case ast.Subscript(value=of, slice=ast.Slice(lower=lower, upper=upper, step=step)):
+                return self.value(of)[slice(*(None if part is None else self.value(part) for part in (lower, upper, step)))]
+            case ast.Subscript(value=of, slice=at):
+                return self._item(self.value(of), self.value(at))
+            case ast.ListComp(elt=each, generators=[loop]) | ast.GeneratorExp(elt=each, generators=[loop]):
+                return list(self._each(each, loop))
+            case ast.Attribute(value=of, attr="rank" | "dtype" | "symsize" as attribute):
+                return self._of_tensor(self.value(of), attribute)
+            case ast.Call(func=called, args=args, keywords=keywords):
+                return self._called(ast.unparse(called), args, {one.arg: self.value(one.value) for one in keywords if one.arg})
+            case _:
+                return Symbol(ast.unparse(node))
+
+    def _decided(self, parts: list[ast.expr], *, end: bool) -> Any:
+        """Of `and` and `or`: a part that decides is enough, also behind one that is undecided."""
+        value, undecided = not end, False
+        for part in parts:
+            try:
+                value = self.value(part)
+            except _Undecided:
+                undecided = True
+                continue
+            if bool(value) == end:
+                return value
+        if undecided:
+            raise _Undecided
+        return value
+
+    def _named(self, name: str) -> Any:
+        if name in self.bound:
+            return _known(self.bound[name])
+        if name not in self.given:
+            raise _Undecided
+        return _Decision({}, {}).value(_parsed(self.given[name]))
+
+    def _each(self, each: ast.expr, loop: ast.comprehension) -> Iterator[Any]:
+        for one in self.value(loop.iter):
+            names = loop.target.elts if isinstance(loop.target, ast.Tuple) else [loop.target]
+            values = one if isinstance(loop.target, ast.Tuple) else [one]
+            bound = {**self.bound, **dict(zip(map(ast.unparse, names), values, strict=True))}
+            inside = _Decision(self.given, self.ge_types, bound)
+            if all(inside.value(condition) for condition in loop.ifs):
+                yield ... if _is_open(each) else inside.value(each)
+
+    def _item(self, of: Any, at: Any) -> Any:
+        if isinstance(of, dict) and at not in of:
+            raise _Undecided
+        return _known(of[at])
+
+    def _of_tensor(self, tensor: Any, attribute: str) -> Any:
+        if not isinstance(tensor, TensorFact):
+            raise _Undecided
+        if attribute == "dtype":
+            return self._ge_type(tensor.dtype.name if tensor.dtype else "")
+        if tensor.symsize is None:
+            raise _Undecided
+        return len(tensor.symsize) if attribute == "rank" else list(tensor.symsize)
+
+    def _ge_type(self, of: str) -> Symbol:
+        if of not in self.ge_types:
+            raise _Undecided
+        return Symbol(f"DataType.{self.ge_types[of]}")
+
+    def _called(self, name: str, args: list[ast.expr], keywords: Mapping[str, Any]) -> Any:
+        if name == TENSOR:
+            return TensorFact(*(tuple(one) if isinstance(one, list) else one for one in map(self.value, args)))
+        if name == ARCH35:
+            return self._named(ARCH35)
+        if name == "isinstance":
+            return _is_of_type(self._unsized(args[0]), args[1])
+        values = [self.value(one) for one in args]
+        if name in (BY_NUMBER, BY_DTYPE):
+            (of,) = values
+            return None if of is None and name == BY_DTYPE else self._ge_type(of.name if isinstance(of, Symbol) else str(of))
+        return _CALLED[name](*values, **keywords)
+
+    def _unsized(self, node: ast.expr) -> Any:
+        """A value, or `...` for a size that is not known: of its type it is known that it is none of Python's."""
+        if isinstance(node, ast.Name) and self.bound.get(node.id) is ...:
+            return ...
+        return self.value(node)
+
+
+def _known(value: Any) -> Any:
+    if value is ...:
+        raise _Undecided
+    return value
+
+
+def _is_open(node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant) and node.value is ...
+
+
+def _is_of_type(value: Any, types: ast.expr) -> bool:
+    names = [ast.unparse(one) for one in (types.elts if isinstance(types, ast.Tuple) else [types])]
+    return any(isinstance(value, TensorFact if name == "Tensor" else _OF_TYPE[name]) for name in names)
+
+
+def _compared(sign: ast.cmpop, one: Any, other: Any) -> bool:
+    tensors = isinstance(one, TensorFact) or isinstance(other, TensorFact)
+    if tensors and not (isinstance(sign, ast.Is | ast.IsNot) and None in (one, other)):
+        raise _Undecided
+    return _ORDER[type(sign)](one, other)

@@ -17,6 +17,7 @@ from typing import Any, Literal, cast, get_args
 
 from attrs import field, frozen
 
+from npucompose.vendor.converter_conditions import ARCH35, guards
 from npucompose.vendor.versions import known, order_of
 
 WHEELS = Path(__file__).with_name("wheel_operators.json")
@@ -50,6 +51,11 @@ OF_THE_CPU: Mapping[str, str] = {
 }
 """{operator that torch chooses on a CPU alone: what it calls on an NPU in its place}. Attention: op-plugin's
 _scaled_dot_product_fused_attention_overrideable; lstm: torch's aten/src/ATen/native/RNN.cpp, use_mkldnn."""
+GIVEN_THERE: Mapping[str, Mapping[str, str]] = {
+    "npu::npu_fusion_attention": {"input_layout": "'BNSD'", "keep_prob": "1 - {dropout_p}"},
+}
+"""{operator of the NPU in their place: what it is given}, of op-plugin 517f2e7d,
+op_plugin/ops/opapi/ScaledDotProductAttentionKernelNpuOpApi.cpp:303."""
 
 PARTS_OF: Mapping[str, str] = {
     "aten::linalg_inv_ex": "aten::inverse",
@@ -78,10 +84,10 @@ class WheelLists:
 
     converters: Mapping[str, str] = field(factory=dict[str, str])
     """{operator: the sentence of a converter that only raises, GENUINE for all others}."""
-    not_arch35: Mapping[str, str] = field(factory=dict[str, str])
-    """{operator: the sentence that its converter raises on every product but Ascend 950}."""
     refuses: Mapping[str, str] = field(factory=dict[str, str])
-    """{operator: the condition on its arguments under which its converter raises}."""
+    """{operator: the conditions on its arguments under which its converter raises}."""
+    ge_types: Mapping[str, str] = field(factory=dict[str, str])
+    """{`torch.int8`, or torch's number of it: `DT_INT8`}, which the conditions ask for."""
     kernels: Mapping[str, str] = field(factory=dict[str, str])
     """{operator: the library that it is called from}: `acl_op`, `op_api`, `acl_op, op_api`, `python`, or empty."""
     metas: frozenset[str] = frozenset()
@@ -111,16 +117,19 @@ class OperatorRow:
     converter: Converter
     says: str = ""
     """The sentence of a converter that only raises; for `unknown` why it is unknown."""
-    not_arch35: str = ""
-    """The sentence that a genuine converter raises on every product but Ascend 950."""
     refuses: str = ""
-    """The condition on its arguments under which a genuine converter raises."""
+    """The conditions on its arguments under which a genuine converter raises."""
     kernel: Kernel
     library: str = ""
     """Of a native kernel: `acl_op`, `op_api`, both, `python`."""
     because: str = ""
     """Which operator behind it has no kernel, or why that is unknown: `aten::_linalg_eigh.eigenvalues`."""
     meta: Meta
+
+    @property
+    def only_on_950(self) -> bool:
+        """A genuine converter raises on every product but Ascend 950, whatever the arguments."""
+        return f"not {ARCH35}()" in guards(self.refuses)
 
     @property
     def runs(self) -> bool:
@@ -168,7 +177,6 @@ class WheelOperators:
             name=name,
             converter=converter,
             says=says,
-            not_arch35=self.lists.not_arch35.get(name, ""),
             refuses=self.lists.refuses.get(name, ""),
             kernel=kernel,
             library=self.lists.kernels.get(name, ""),
@@ -179,11 +187,16 @@ class WheelOperators:
     def converts(self, operator: str) -> bool:
         """Whether TorchAir certainly converts it, on every product."""
         row = self.row(operator)
-        return row.converter == "genuine" and not row.not_arch35
+        return row.converter == "genuine" and not row.only_on_950
 
     def on_the_device(self, operator: str) -> str:
         """What torch calls on an NPU where a graph that was traced on a CPU has this operator."""
         return OF_THE_CPU.get(name_of(operator), operator)
+
+    def given_there(self, operator: str, given: Mapping[str, str]) -> Mapping[str, str]:
+        """What that operator is given by a call of this one, as far as it is known besides `given`."""
+        there = GIVEN_THERE.get(self.on_the_device(operator), {}) if name_of(operator) in OF_THE_CPU else {}
+        return {**given, **{name: one.format(**{"dropout_p": "...", **given}) for name, one in there.items()}}
 
     @cached_property
     def names(self) -> tuple[str, ...]:
@@ -297,8 +310,8 @@ def known_lists(version: str) -> WheelLists:
 
     return WheelLists(
         converters=said("converters"),
-        not_arch35=said("not_arch35"),
         refuses=said("refuses"),
+        ge_types={name: dtypes for name, spans in data["ge_types"].items() if (dtypes := _at(spans, at)) is not None},
         kernels={name: data["libraries"][value] for name, value in of("kernels").items()},
         metas=frozenset(of("metas")),
     )

@@ -59,6 +59,17 @@ def test_the_fx_graphs_arguments_are_found_among_ges_inputs() -> None:
     assert (alone[0] is tensor, alone[1], type(alone[1])) == (True, 4, int)
 
 
+def test_an_input_without_elements_that_ge_does_not_take_is_made_anew() -> None:
+    metas = {0: torch.ones(2, 3), 1: torch.ones(0, 3, dtype=torch.int8)}
+    found = program(None, {}, one(0), None, metas=metas)
+    tensor = torch.ones(2, 3)
+    given, made = found.arguments([tensor])
+    assert given is tensor
+    assert (made.shape, made.dtype) == ((0, 3), torch.int8)
+    kept = program(None, {}, one(0), one(1), metas=metas)
+    assert kept.arguments([tensor, tensor])[1] is tensor
+
+
 def test_a_symbol_that_ge_does_not_take_is_read_off_a_dimension() -> None:
     def size(expression: str) -> Any:
         return SimpleNamespace(node=SimpleNamespace(expr=expression))

@@ -73,6 +73,29 @@ def test_a_capture_takes_its_own_seed_and_no_other(device: SimulatedDevice, defa
     assert default.manual_seed(1).initial_seed() == 1
 
 
+def test_a_seed_that_the_device_draws_has_53_bits_and_one_that_is_set_stays(device: SimulatedDevice) -> None:
+    torch.manual_seed(2**64 - 5)
+    generator = DeviceGenerator(device)
+    assert generator.initial_seed() == (2**64 - 5) % 2**53
+    assert generator.manual_seed(2**60).initial_seed() == 2**60
+    assert all(generator.seed() == generator.initial_seed() < 2**53 for _ in range(20))
+
+
+def test_a_generator_counts_its_offset_on_and_goes_back_to_the_beginning_alone(default: DeviceGenerator) -> None:
+    default.manual_seed(7)
+    first = torch.rand(2).tolist()
+    assert default.get_offset() == 0
+    default.set_offset(20)
+    default.set_offset(32)
+    assert default.get_offset() == 32
+    with pytest.raises(RuntimeError, match=r"set_offset\(20\) goes back from 32.*get_state"):
+        default.set_offset(20)
+    default.set_offset(0)
+    assert (torch.rand(2).tolist(), default.get_offset()) == (first, 0)
+    default.set_offset(4)
+    assert default.manual_seed(7).get_offset() == 0
+
+
 def test_a_generator_of_the_device_is_made_and_seeded_before_the_capture(device: SimulatedDevice) -> None:
     made = generator_class(device)
     generator = made("npu").manual_seed(3)

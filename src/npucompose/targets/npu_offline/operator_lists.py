@@ -1,7 +1,7 @@
 """The lists of operators in an unpacked wheel: GE converters, kernels, meta functions. Parsed, never imported.
 
-What makes a converter one that only raises: its body is one `raise`, or every way through it ends in one on products
-other than Ascend 950 (`is_arch35`).
+What makes a converter one that only raises: its body is one `raise`, or it cannot but call one of GE's functions with
+an argument that this lacks.
 """
 
 from __future__ import annotations
@@ -22,11 +22,14 @@ from attrs import evolve
 from npucompose import private
 from npucompose.input_safety import yaml_loader
 from npucompose.machine import cache_dir
-from npucompose.vendor.converter_conditions import refusing
+from npucompose.targets.npu_offline.converter_guards import SourceFile, always, ge_functions, refusing
+from npucompose.vendor.converter_conditions import BY_DTYPE, BY_NUMBER
 from npucompose.vendor.wheel_operators import GENUINE, LISTS, WHERE, List, WheelLists, known_lists, same_lists
 
 TORCHAIR = Path("torch_npu", "dynamo", "torchair")
 CONVERTERS = TORCHAIR / "_ge_concrete_graph" / "ge_converter"
+GE_FUNCTIONS = TORCHAIR / "_ge_concrete_graph" / "auto_generated_ge_raw_ops.py"
+GE_TYPES = TORCHAIR / "ge" / "_ge_graph.py"
 YAML = Path("torch_npu", "csrc", "aten")
 LISTED = ("npu_native_functions.yaml", "npu_native_functions_by_codegen.yaml")
 """What is written by hand, and what torch_npu's code generator made of op-plugin's list with it."""
@@ -42,7 +45,7 @@ METAS = (
 )
 """Files below torch_npu/ that register meta functions, or define operators in Python."""
 _REGISTER, _FAKE = "register_fx_node_ge_converter", "register_fake"
-FORM = 2
+FORM = 3
 """Of what is kept in the cache; another number with every field of WheelLists."""
 _UNREAD = "{what}: {why}, so that it is unknown which operators it lists"
 
@@ -78,7 +81,8 @@ def _from_dict(row: dict[str, Any]) -> WheelLists:
 def sources_digest(tree: Path) -> str:
     """Of every file that a list is read from."""
     digest = hashlib.sha256()
-    for file in (*_registering(tree), *(tree / YAML / name for name in LISTED), *_meta_files(tree)):
+    listed = (tree / YAML / name for name in LISTED)
+    for file in (*_registering(tree), tree / GE_FUNCTIONS, tree / GE_TYPES, *listed, *_meta_files(tree)):
         if file.is_file():
             digest.update(f"{file.relative_to(tree).as_posix()}\0".encode() + file.read_bytes())
     return digest.hexdigest()
@@ -124,26 +128,42 @@ def _registering(tree: Path) -> list[Path]:
 
 def _converters(tree: Path) -> dict[str, Any]:
     found: dict[str, str] = {}
-    not_arch35: dict[str, str] = {}
     refuses: dict[str, str] = {}
     files = _registering(tree)
+    functions = ge_functions(_text(tree / GE_FUNCTIONS))
     for file in files:
         text = file.read_text(encoding="utf-8")
         if f"{_REGISTER}(" not in text:
             continue
         parsed = ast.parse(text)
         called = _registered_by_call(parsed)
+        source = SourceFile.from_tree(parsed, functions)
         for function in _functions(parsed):
             for name in (*_registered(function), *called.get(function.name, ())):
                 said = _only_raises(function.body)
-                found[name] = said or GENUINE
-                if not said and (elsewhere := _raises_without_arch35(function.body)):
-                    not_arch35[name] = elsewhere
-                if not said and (condition := refusing(function)):
+                condition = "" if said else refusing(function, source)
+                found[name] = said or always(condition) or GENUINE
+                if condition and found[name] == GENUINE:
                     refuses[name] = condition
     if not found:
         raise _Unread(f"{CONVERTERS} has none" if files else f"there is no {CONVERTERS}")
-    return {"converters": found, "not_arch35": not_arch35, "refuses": refuses}
+    return {"converters": found, "refuses": refuses, "ge_types": _ge_types(_text(tree / GE_TYPES))}
+
+
+def _text(file: Path) -> str:
+    return file.read_text(encoding="utf-8") if file.is_file() else ""
+
+
+def _ge_types(text: str) -> dict[str, str]:
+    """{`torch.int8`, or torch's number of it: `DT_INT8`} of `if dtype == torch.int8: return m.DT_INT8`."""
+    found = dict[str, str]()
+    for function in _functions(ast.parse(text)):
+        for node in ast.walk(function) if function.name in (BY_DTYPE, BY_NUMBER) else ():
+            if isinstance(node, ast.If) and isinstance(node.test, ast.Compare) and isinstance(node.body[0], ast.Return):
+                asked, given = node.test.comparators[0], node.body[0].value
+                if isinstance(given, ast.Attribute):
+                    found[ast.unparse(asked)] = given.attr
+    return found
 
 
 def _functions(tree: ast.AST) -> Iterator[ast.FunctionDef]:
@@ -205,28 +225,6 @@ def _sentence(raised: ast.Raise) -> str:
         return " ".join(str(ast.literal_eval(given)).split())
     except ValueError:
         return ast.unparse(given)
-
-
-def _raises_without_arch35(body: list[ast.stmt]) -> str | None:
-    """The sentence of a guard `if not is_arch35(): …`, or behind an `if is_arch35(): …` that holds all that the
-    converter can return."""
-    for one in body:
-        if (
-            isinstance(one, ast.If)
-            and isinstance(one.body[0], ast.Raise)
-            and ast.unparse(one.test) == "not is_arch35()"
-        ):
-            return _sentence(one.body[0])
-    if not any(_asks_for_arch35(one) for one in body) or not isinstance(body[-1], ast.Raise):
-        return None
-    others = [one for one in body if not _asks_for_arch35(one)]
-    returns = any(isinstance(node, ast.Return) for one in others for node in ast.walk(one))
-    return None if returns else _sentence(body[-1])
-
-
-def _asks_for_arch35(statement: ast.stmt) -> bool:
-    asked = statement.test if isinstance(statement, ast.If) and not statement.orelse else None
-    return isinstance(asked, ast.Call) and _last(asked.func) == "is_arch35"
 
 
 # Kernels

@@ -64,6 +64,8 @@ class GeProgram:
     """{argument: (GE's input, its place in it)}; without a place the input is the number."""
     sizes: Mapping[int, tuple[tuple[int, int], ...]]
     """{argument: (argument, dimension) of tensors that have this size}, of symbols that GE does not take."""
+    empty: Mapping[int, tuple[str, tuple[int, ...]]]
+    """{argument: (dtype, shape)} of tensors without elements that GE does not take: what is made of them is a constant."""
     outputs: Mapping[int, int]
     """{result of the FX graph: GE's output}."""
     results: int
@@ -92,6 +94,7 @@ class GeProgram:
             tensors=tensors,
             numbers=numbers,
             sizes=sizes,
+            empty={i: _shape(meta) for i, meta in metas.items() if i not in tensors and 0 in meta.shape},
             outputs=dict(concrete._fx_outputs_mapping),
             results=len(concrete.graph.attr["_output_dtypes"].list.i),
         )
@@ -108,6 +111,8 @@ class GeProgram:
         arguments: list[Any] = [None] * self.arity
         for index, number in self.tensors.items():
             arguments[index] = inputs[number]
+        for index, (dtype, shape) in self.empty.items():
+            arguments[index] = torch.empty(shape, dtype=getattr(torch, dtype))
         for index, (number, place) in self.numbers.items():
             arguments[index] = int(inputs[number] if place is None else inputs[number][place])
         for index, where in self.sizes.items():
@@ -156,6 +161,11 @@ def _dimensions(expression: Any, metas: Mapping[int, Any]) -> tuple[tuple[int, i
         for dimension, size in enumerate(meta.shape)
         if not isinstance(size, int) and size.node.expr == expression
     )
+
+
+def _shape(meta: Any) -> tuple[str, tuple[int, ...]]:
+    """A size that is a symbol is that of the call which compiled: of no element there is nothing to lay out."""
+    return str(meta.dtype).removeprefix("torch."), tuple(map(int, meta.shape))
 
 
 def _constant(graph: Any, name: str) -> torch.Tensor:

@@ -166,6 +166,20 @@ def place_ge_graphs() -> None:
     _NpuGraphConverter.run = run_converter
     _keep_programs(GeConcreteGraph)
     _keep_cached_programs(caching)
+    _ask_the_device_for_randomness()
+
+
+def _ask_the_device_for_randomness() -> None:
+    """A GE graph has the seed and the offset of the device's generator; `torch.npu.default_generators` has the CPU's,
+    since torch's operators take no other."""
+    from torchair.ge import _ge_graph  # pyright: ignore[reportMissingImports]
+
+    begin = _ge_graph._GraphRngState.__init__
+
+    def begun(self: Any, gen: Any = None) -> None:
+        begin(self, torch.npu.random.get_default_generator(0) if gen is None else gen)  # pyright: ignore
+
+    _ge_graph._GraphRngState.__init__ = begun
 
 
 def _keep_programs(concrete: type[Any]) -> None:

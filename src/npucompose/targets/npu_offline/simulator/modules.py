@@ -152,7 +152,9 @@ def _generator(device: SimulatedDevice, npu: ModuleType) -> None:
     """torch.npu.manual_seed, set_rng_state and their like ask the device's rules first."""
     generator = DeviceGenerator(device)
     torch.Generator = generator_class(device)  # pyright: ignore[reportAttributeAccessIssue]
-    for home in (npu, importlib.import_module("torch_npu.npu.random")):
+    random = importlib.import_module("torch_npu.npu.random")
+    sys.modules["torch.npu.random"] = random  # or an import by that name makes a second module, which asks no rule
+    for home in (npu, random):
         if "get_default_generator" in home.__dict__:
             home.__dict__["get_default_generator"] = lambda device_index: generator
 

@@ -44,6 +44,11 @@ def copied(state: State) -> State:
         return torch.frombuffer(made, dtype=torch.uint8)
 
 
+DRAWN = 2**53
+"""No device draws a seed as large (torch's c10/core/GeneratorImpl.cpp, getNonDeterministicRandom, which
+NPUGeneratorImpl.cpp:364 calls): an int64 holds it, and TorchAir makes a constant of it."""
+
+
 def fresh(seed: int) -> State:
     """The state of a generator that was just given the seed."""
     return torch.Generator().manual_seed(seed).get_state()
@@ -168,7 +173,7 @@ class DeviceGenerator:
     """torch.npu's default generator; refuses in a capture what torch_npu refuses (NPUGeneratorImpl.cpp:297)."""
 
     def __init__(self, device: Randomness) -> None:
-        self._device = device
+        self._device, self._begun, self._offset = device, torch.default_generator.initial_seed(), 0
 
     def __getattr__(self, name: str) -> Any:
         return getattr(torch.default_generator, name)
@@ -177,6 +182,7 @@ class DeviceGenerator:
         graph = self._device.capturing
         if graph is None:
             torch.default_generator.manual_seed(seed)
+            self._offset = 0
         elif seed % 2**64 != graph.randomness.seed:
             self._device.refuse("generator_seed", f"manual_seed({seed})")
         return self
@@ -201,17 +207,34 @@ class DeviceGenerator:
             graph.taped(graph.randomness.back_to(new_state))
         return self
 
+    def initial_seed(self) -> int:
+        """A seed that torch drew for the CPU before there was this device has 64 bits, those of a device have 53."""
+        seed = torch.default_generator.initial_seed()
+        return seed % DRAWN if seed == self._begun else seed
+
     def seed(self) -> int:
         outside_a_capture(self._device, ATTEMPTS["seed"])
-        return torch.default_generator.seed()
+        drawn = torch.default_generator.seed() % DRAWN
+        self.manual_seed(drawn)
+        return drawn
 
     def get_offset(self) -> int:
+        """What TorchAir's graphs have counted on; draws outside of them count nothing here."""
         outside_a_capture(self._device, ATTEMPTS["get_offset"])
-        return torch.default_generator.get_offset()
+        return self._offset
 
     def set_offset(self, offset: int) -> DeviceGenerator:
+        """A GE graph counts on before it draws, and offset 0 is the beginning of the seed; the CPU's generator, which
+        draws here, knows no other place."""
         outside_a_capture(self._device, ATTEMPTS["set_offset"])
-        torch.default_generator.set_offset(offset)
+        if offset == 0:
+            self.manual_seed(torch.default_generator.initial_seed())
+        elif offset < self._offset:
+            raise RuntimeError(
+                f"simulator: set_offset({offset}) goes back from {self._offset}, and what a device draws from there is "
+                "known here for offset 0 alone; keep a state with get_state and set that again."
+            )
+        self._offset = offset
         return self
 
     def clone_state(self) -> torch.Generator:
