@@ -1,4 +1,4 @@
-"""No word of a command line is lost: each is in the recipe, in a note, or in a line; a shell says which words they are."""
+"""No word of a command line is lost: each is in the recipe, in a note or in a line; a shell says which words it has."""
 
 from __future__ import annotations
 
@@ -184,7 +184,8 @@ def test_what_is_not_closed_is_one_sentence(text: str, says: str, capsys: pytest
 
 
 @pytest.mark.parametrize("text", [
-    "$(" * 30_000, '"' * 60_001, "`" * 60_001, "a=(" * 20_000, "$x" * 30_000, "(" * 60_000, "<<A\n" * 15_000, "'" * 60_001,
+    "$(" * 30_000, '"' * 60_001, "`" * 60_001, "a=(" * 20_000, "$x" * 30_000, "(" * 60_000, "<<A\n" * 15_000,
+    "'" * 60_001,
     "\\\n" * 30_000, "if " * 20_000, "B0=xxxx\n" + "".join(f'B{n}="$B{n - 1}$B{n - 1}"\n' for n in range(1, 3_000)),
 ])  # fmt: skip
 def test_a_text_of_any_kind_is_read_in_one_go(text: str) -> None:

@@ -24,7 +24,7 @@ def words(text: str) -> Callable[[Path], Any]:
 
 
 def beside(folder: Path) -> Any:
-    folder.mkdir()
+    folder.mkdir(exist_ok=True)
     (folder / "serve.yaml").write_text("- port\n")
     return read_command_line("vllm serve m --config serve.yaml", str(folder / "serve.sh"))
 
