@@ -15,6 +15,7 @@ from npucompose.errors import ConfigError
 from npucompose.recipe.dialects import Dialect, Settings
 from npucompose.table.modes import ACLGRAPH
 from npucompose.vendor.option_specs import shown
+from npucompose_extensions.engine_dialects.command_line import ASCEND
 
 STABLE = "StableRDFS"
 CANN_IN_MODELS: Mapping[str, str] = {
@@ -95,6 +96,7 @@ class OmniInfer(Dialect):
     priority: ClassVar[int] = 1
 
     def read(self, settings: Settings) -> None:
+        settings.take(ASCEND)  # it is about Ascend by itself
         level, graphs = _of(settings, "level") or 0, _of(settings, "use_aclgraph") or False
         cached, gears = _of(settings, "use_ge_graph_cached") or False, _of(settings, "decode_gear_list")
         if not level:

@@ -51,14 +51,15 @@ def _defined(name: str, text: str) -> Iterator[dict[str, Any]]:
 
 def read(repository: Path) -> dict[str, Any]:
     """The data file, of the repository's HEAD."""
-    commit, date = _git(repository, "log", "-1", "--format=%H %cs").split()
-    headers = {name: _git(repository, "show", f"HEAD:{name}") for name in HEADERS}
-    codes = codes_of(headers, _git(repository, "show", f"HEAD:{TABLE}"))
+    commit, date = git(repository, "log", "-1", "--format=%H %cs").split()
+    headers = {name: git(repository, "show", f"HEAD:{name}") for name in HEADERS}
+    codes = codes_of(headers, git(repository, "show", f"HEAD:{TABLE}"))
     return {"source": "hicann/runtime", "commit": commit, "date": date, "table": TABLE, "codes": codes}
 
 
-def _git(repository: Path, *words: str) -> str:
-    return subprocess.run(["git", "-C", str(repository), *words], check=True, capture_output=True, text=True).stdout
+def git(repository: Path, *words: str, check: bool = True) -> str:
+    """What git prints; without `check` also where it finds nothing."""
+    return subprocess.run(["git", "-C", str(repository), *words], check=check, capture_output=True, text=True).stdout
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -15,6 +15,7 @@ from npucompose.schema.experiment import Experiment
 from npucompose.table.modes import ACLGRAPH
 from npucompose.vendor.option_specs import shown
 from npucompose_extensions.engine_dialects import vllm_keys
+from npucompose_extensions.engine_dialects.command_line import ASCEND
 from npucompose_extensions.engine_dialects.sizes import whole_sizes
 from npucompose_extensions.engine_dialects.vllm_ascend_export import exported
 from npucompose_extensions.engine_dialects.vllm_ascend_versions import PROJECT, Row, foreign, row_of, rows
@@ -53,10 +54,13 @@ class VllmAscend(ExportingDialect):
         "enable_flashcomm1",
         "enable_shared_expert_dp",
         "enable_cpu_binding",
+        ASCEND,
     )
-    """Of its additional_config; what is vLLM's alone is read as vLLM's."""
+    """Of its additional_config; what is vLLM's alone is read as vLLM's, unless the script sets Ascend's variables."""
 
     def read(self, settings: Settings) -> None:
+        if variables := settings.take(ASCEND):
+            settings.notes.append(f"{PROJECT} runs it: the script sets {', '.join(variables)}")
         row = row_of(settings)
         on = settings.take(row.switch)
         foreign(row, settings)

@@ -53,7 +53,13 @@ class NpucomposeLauncher(Launcher):
         self.task_function: Any = task_function
 
     def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
-        self.task_function.run(Path(self.config.hydra.sweep.dir), self._folder)
+        from hydra.core.utils import env_override
+
+        from npucompose.experiment.orchestrator import also_passing
+
+        variables = dict(self.config.hydra.job.env_set)
+        with env_override(variables), also_passing(variables):
+            self.task_function.run(Path(self.config.hydra.sweep.dir), self._folder)
         return []
 
     def _folder(self, number: int, overrides: Sequence[str]) -> str:

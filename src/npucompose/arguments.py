@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import argparse
 import pkgutil
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
@@ -14,22 +15,32 @@ from npucompose.errors import ConfigError, did_you_mean, unknown
 from npucompose.file_commands import AS_JSON, COMPARE_DUMPS, PROFILE, SIZES, Command, argument, flag, one_of
 from npucompose.version import __version__
 
+ALIKE = 0.75
+"""How near an unknown word has to be to an option where it may be an override that begins with dashes."""
 CONFIG_DIR = ("--config-dir", "-cd")
 RECIPE_OUT = "recipe.lock.yaml"
 KIT_OUT = "device_kit"
 
 
 def refusal(message: str, advice: str) -> ConfigError:
-    """Both as sentences of one paragraph."""
+    """Both as sentences of one paragraph; of what argparse says, a value of an option that takes none in other words."""
+    message = re.sub(r"argument (\S+): ignored explicit argument (.+)", r"\1 takes no value, and \2 is one", message)
     return ConfigError(f"{message.rstrip('.')}{'' if message.endswith('?') else '.'} {advice}")
 
 
-def unknown_words_text(word: str, options: Sequence[str]) -> str:
-    """`unknown option --jsn. Did you mean '--json'?`; of a word that is no option `'foo' is one argument too many`."""
+def unknown_words_text(word: str, options: Sequence[str], *, overrides: bool = False) -> str:
+    """`unknown option --jsn. Did you mean '--json'?`; of a word that is no option `'foo' is one argument too many`.
+
+    With `overrides` the command takes an experiment: of `--mode=eager` the text is `… An override has no dashes: write
+    mode=eager.`
+    """
     if not word.startswith("-"):
         return f"'{word}' is one argument too many"
-    name = word.partition("=")[0]
-    return f"unknown option {name}. {did_you_mean(name, options)}".strip()
+    name, equals, value = word.partition("=")
+    close = did_you_mean(name, options, ALIKE if overrides else 0.6)
+    if overrides and not close:
+        close = f"An override has no dashes: write {name.lstrip('-')}={value if equals else 'VALUE'}"
+    return f"unknown option {name}. {close}".strip()
 
 
 class ArgumentParser(argparse.ArgumentParser):
@@ -43,7 +54,9 @@ class ArgumentParser(argparse.ArgumentParser):
         found, unknown_words = super().parse_known_args(args, namespace)
         unknown_words = self._with_the_others(found, unknown_words)
         if unknown_words:
-            self.error(unknown_words_text(unknown_words[0], [name for a in self._actions for name in a.option_strings]))
+            options = [name for a in self._actions for name in a.option_strings]
+            takes = any(a.dest == OVERRIDES.names[0] for a in self._actions)
+            self.error(unknown_words_text(unknown_words[0], options, overrides=takes))
         return found, unknown_words
 
     def _with_the_others(self, found: argparse.Namespace, words: list[str]) -> list[str]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import sys
 import traceback
 from collections.abc import Callable, Sequence
@@ -228,10 +229,11 @@ def run_arguments(argv: Sequence[str], program: str) -> argparse.Namespace:
     parser.error = partial(_refuse, program)
     for flag in RUN_FLAGS:
         parser.add_argument(*flag.names, **flag.settings)
-    arguments, unknown = parser.parse_known_intermixed_args(argv)
+    known = [name for action in parser._actions for name in action.option_strings]
+    dashed = [word for word in argv if re.match(r"-\w[\w.]+=", word) and word.partition("=")[0] not in known]
+    arguments, unknown = (None, dashed) if dashed else parser.parse_known_intermixed_args(argv)
     if unknown:
-        known = [name for action in parser._actions for name in action.option_strings]
-        _refuse(program, unknown_words_text(unknown[0], known))
+        _refuse(program, unknown_words_text(unknown[0], known, overrides=True))
     return arguments
 
 

@@ -93,6 +93,15 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
     "a stage unknown": (["pipeline.stages=[bench]"], ["unknown stage 'bench'", "benchmark"]),
     "null_device has nothing to compare": (["target=null_device"], ["null_device", "pipeline=compile_only"]),
     "unknown target": (["target=gpu"], ["unknown target 'gpu'", "Choices: cpu"]),
+    "an override with dashes": (
+        ["--mode=eager"],
+        ["unknown option --mode. An override has no dashes: write mode=eager"],
+    ),
+    "an override with one dash": (["-mode=eager"], ["An override has no dashes: write mode=eager"]),
+    "a flag with a value": (["--dry-run=1"], ["--dry-run takes no value, and '1' is one"]),
+    "a flag that is nearly one": (["--dryrun"], ["Did you mean '--dry-run'?"]),
+    "a key that Hydra has not": (["hydra.foo=1"], ["unknown key 'hydra.foo'"]),
+    "no override at all": (["=1"], ["'=1' is not an override: it names no key"]),
     "unknown Hydra option": (["--fast"], ["unknown option --fast"]),
     "a sweep's flag among the overrides": (["model=add", "-m", "mode=eagr,eagger"], ["'eagr'", "'eagger'"]),
 }

@@ -37,6 +37,13 @@ def test_what_people_write_for_hydra_becomes_ours_with_one_line(theirs: list[str
     assert COMPOSER.compose(ours).problems == ()
 
 
+def test_variables_of_the_job_are_set_without_a_plus() -> None:
+    texts, notes = translated(["hydra.job.env_set.FOO=1", "+hydra.job.env_set.BAR=2", "model=add"])
+    assert texts == ["++hydra.job.env_set.FOO=1", "+hydra.job.env_set.BAR=2", "model=add"]
+    assert notes == []
+    assert COMPOSER.compose(texts).problems == ()
+
+
 def test_every_key_of_the_tables_is_one_of_ours() -> None:
     for choice, one in CHOICES.items():
         for key in one.keys.values():

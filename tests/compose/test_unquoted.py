@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import re
+import subprocess
+import sys
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from npucompose.compose.overrides import parsed_overrides, words
 from npucompose.errors import ConfigError
@@ -19,12 +24,50 @@ from npucompose.errors import ConfigError
         ("größe=1", "no key has a 'ö'."),
         ("k=\"x'é", "a quote is not closed."),
         ("k='größe", "a quote is not closed."),
+        ("k=it's", "a quote is not closed."),
+        ('x={"a": [0]}', "the keys of a mapping stand without quotes, as in x={a: [0]}."),
+        ('x=[{"a":{"b":1}}]', "the keys of a mapping stand without quotes, as in x=[{a:{b:1}}]."),
+        ('x={"a b": 1}', "a key of a mapping cannot stand in quotes"),
+        ("x={a=1, b: 2}", "a mapping is written with ':', as in x={a: 1, b: 2}."),
+        ("x={1}", "a mapping is {name: value}, and a list [value]."),
+        ("k=epoch=9-step=8", "'=' must stand in quotes, as in \"k='epoch=9-step=8'\"."),
+        ("x=$(a)", "'(' must stand in quotes, as in \"x='$(a)'\"."),
+        ("x='a'b", "such a text must stand in quotes."),
+        ("x=a)", "')' closes nothing."),
+        ("x={a: 1}}", "'}' closes nothing."),
+        ("x=[1,]", "a value is missing beside ','."),
+        ("mode=eager,", "a value is missing beside ','."),
+        ("a b=1", "no key has a ' '."),
+        ('{"mode": "eager"}', "no key has a '{'."),
+        ("=1", "it names no key."),
+        ("~", "it names no key."),
+        ("+", "it names no key."),
+        ("seed=int(x)", "int(…) does not take these arguments."),
+        ("seed=range(a)", "range(…) does not take these arguments."),
     ],
 )
 def test_a_letter_that_needs_quotes_is_named(text: str, reason: str) -> None:
     with pytest.raises(ConfigError) as refused:
         parsed_overrides([text])
     assert str(refused.value).startswith(f"'{text}' is not an override: {reason}")
+
+
+@given(st.text(alphabet="ax=1,:[]{}()$ .~+@/'" + chr(34) + chr(92), min_size=1, max_size=12))
+def test_no_word_of_the_parser_s_grammar_is_printed(text: str) -> None:
+    try:
+        parsed_overrides([text])
+    except ConfigError as refused:
+        assert not re.search(r"expecting|viable|mismatched|extraneous|recognition|evaluating|EOF", str(refused))
+
+
+@pytest.mark.parametrize("text", ["x={a: 1}", "seed=range(1,3)"])
+def test_without_assertions_what_cannot_be_read_is_refused_and_the_rest_is_read(text: str) -> None:
+    code = (
+        "from npucompose.compose.overrides import parsed_overrides\n"
+        f"parsed_overrides(['mode=eager', 'seed=1,2', 'x=[1]', \"k='a(b'\"]); parsed_overrides([{text!r}])"
+    )
+    done = subprocess.run([sys.executable, "-O", "-c", code], capture_output=True, text=True)
+    assert f"'{text}' is not an override: Python runs without assertions (PYTHONOPTIMIZE, or python -O)" in done.stderr
 
 
 @pytest.mark.parametrize("text", ["model='größe'", "k='a&b'", "k={a: 'é'}"])

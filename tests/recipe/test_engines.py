@@ -67,7 +67,9 @@ def test_a_deployments_script_becomes_a_recipe_and_lines() -> None:
         "tensor_parallel_size=2",
     ):
         assert word in said
-    assert "curl" not in said
+    assert "other commands of the command line are not read: sleep (line 9); curl (line 9)" in said
+    assert "the shell's, and not the engine's: nohup >serve.log 2>&1" in said
+    assert "line 2: export HF_HOME=/models: YAML sets no environment" in said
 
 
 @pytest.mark.parametrize(
@@ -156,7 +158,7 @@ def test_an_ascend_command_line_is_vllm_ascends() -> None:
     assert found.tree["mode"]["name"] == "npugraph_ex"
     assert found.tree["extensions"] == {"vllm": {"sizes": [1, 8]}}
     said = lines(found)
-    left_out = "left out: additional_config.enable_cpu_binding=true"
+    left_out = "left out: model_tag=m, additional_config.enable_cpu_binding=true"
     for word in ("fuse_muls_add=true", "multistream_dsa_preprocess=true", "mode=3: ", left_out):
         assert word in said
 
@@ -257,14 +259,14 @@ def test_the_commands_print_the_lines_beside(capsys: pytest.CaptureFixture[str])
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("vllm serve m", "nothing found"),
+        ("--port 8000", "nothing found"),
         ("vllm serve m -O7", "-O7: vLLM has the levels"),
         ("vllm serve m -cc.mode=9", "mode=9: vLLM's are 0 to 3"),
         ("vllm serve m -cc.cudagraph_mode=HALF", "cudagraph_mode=HALF: none of"),
         ("vllm serve m -cc.mode=3 --cudagraph-capture-sizes 1 x", "sizes are whole numbers above 0"),
         ("vllm serve m -O3 --cudagraph-capture-sizes 0", "sizes are whole numbers above 0"),
         ("vllm serve m -cc '{a: [1'", "is not YAML"),
-        ("vllm serve m -cc 'x", "no closing quotation"),
+        ("vllm serve m -cc 'x", "a quote ' is not closed: nothing of it is read"),
     ],
 )
 def test_what_is_no_configuration_is_one_paragraph(text: str, says: str) -> None:

@@ -107,7 +107,8 @@ def names_of(case: Production) -> Iterator[str]:
     if case.suffix != ".py":
         command = case.suffix == ".sh"
         found = read_command_line(case.text, case.name).data if command else plain_yaml(case.text, case.name)
-        yield from (path.rpartition(".")[2] for path in flattened(found))
+        of_the_engine = {"enforce_eager", "ascend_environment"} if command else set[str]()
+        yield from {path.rpartition(".")[2] for path in flattened(found)} - of_the_engine
         return
     options = {p.rpartition(".")[2] for package in ("torchair", "npugraph_ex") for p in attributes(package)}
     for node in ast.walk(ast.parse(case.text)):

@@ -11,8 +11,9 @@ from npucompose.recipe.dialects import Settings, flattened
 from npucompose_extensions.engine_dialects.vllm import Vllm
 from tests.refusals.case import Case
 
-LINE, SIZES, VLLM = (
-    "npucompose.recipe.command_line",
+LINE, SCRIPT, SIZES, VLLM = (
+    "npucompose_extensions.engine_dialects.command_line",
+    "npucompose_extensions.engine_dialects.start_script",
     "npucompose_extensions.engine_dialects.sizes",
     "npucompose_extensions.engine_dialects.vllm",
 )
@@ -20,6 +21,12 @@ LINE, SIZES, VLLM = (
 
 def words(text: str) -> Callable[[Path], Any]:
     return lambda _: read_command_line(text, "it")
+
+
+def beside(folder: Path) -> Any:
+    folder.mkdir(exist_ok=True)
+    (folder / "serve.yaml").write_text("- port\n")
+    return read_command_line("vllm serve m --config serve.yaml", str(folder / "serve.sh"))
 
 
 def settings(**said: Any) -> Callable[[Path], Any]:
@@ -31,8 +38,14 @@ def level(said: Any) -> Callable[[Path], Any]:
 
 
 CASES = (
-    Case(LINE, "a command line has at most", words("vllm serve m " + "-O3 " * 20_000), "a command line has at most"),
-    Case(LINE, "is no command line", words("vllm serve m -cc 'x"), "it is no command line", "ValueError"),
+    Case(SCRIPT, "a command line has at most", words("vllm serve m " + "-O3 " * 20_000), "a command line has at most"),
+    Case(SCRIPT, 'a quote "', words('vllm serve m -cc "x'), 'it:1: a quote " is not closed', "TypeError"),
+    Case(SCRIPT, "a quote '", words("vllm serve m \\\n -cc 'x"), "it:2: a quote ' is not closed"),
+    Case(SCRIPT, "` is not closed", words("vllm serve `m"), "it:1: ` is not closed", "AttributeError"),
+    Case(SCRIPT, "'${after} is", words("vllm serve $(m"), "it:1: $( is not closed", "TypeError"),
+    Case(SCRIPT, "'( is not closed'", words("A=(--a 1"), "it:1: ( is not closed"),
+    Case(SCRIPT, "has no end", words("cat <<E\nvllm m\n"), "it:1: the text up to a line E has", "TypeError"),
+    Case(LINE, "are wanted", beside, "serve.yaml: options of an engine are wanted", "AttributeError"),
     Case(LINE, "parts.", words("--a" + ".b" * 20 + " 1"), "has more than 8 parts"),
     Case(VLLM, "has the levels", level(9), "-O9: vLLM has the levels", "KeyError"),
     Case(VLLM, "none of", settings(cudagraph_mode="HALF"), "cudagraph_mode=HALF: none of"),

@@ -157,6 +157,8 @@ CASES = (
     Case(FOREIGN, "may not hold {entry!r}", foreign("defaults: [[model, mlp]]"), f"{LIST} hold ['model', 'mlp']"),
     Case(FOREIGN, "write `override /group", foreign("defaults: [{once /model: mlp}]"), f"{LIST} name 'once /model'"),
     Case(FOREIGN, "'{entry}': {OWN}", foreign("defaults: [{override /hydra/launcher: ray}]"), "may set Hydra"),
+    Case(FOREIGN, "'CHOICE'}`", foreign("defaults: [{override model: mlp}]"), "write `override /model: mlp`"),
+    Case(FOREIGN, "names no choice", foreign("defaults: [{override /model: null}]"), f"{LIST[:17]} names no choice"),
     Case(FOREIGN, "absolute, groups", foreign("defaults: [{/mail: a}]"), "unknown group 'mail'"),
     Case(FOREIGN, "has a choice already", foreign("defaults: [{/mode: eager}]"), "write `override /mode: eager`"),
     Case(

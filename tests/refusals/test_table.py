@@ -71,6 +71,7 @@ NO_STRANGERS = {
     "npucompose.measure.environment": "the kernel's files",
     "npucompose.measure.profile": "what the profiler has just written",
     "npucompose.vendor.devices": "the package's own table",
+    "npucompose.vendor.variables": "the package's own table",
     "npucompose.vendor.wheel_operators": "the package's own tables",
     "npucompose.vendor.converter_conditions": "conditions of the package's own tables",
     "npucompose.capture.codes": "the package's own table",

@@ -6,6 +6,7 @@ The names and keys are those of Hydra's plugins: https://hydra.cc/docs/plugins/j
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -55,6 +56,8 @@ CHOICES = {
 SAMPLER = f"{SWEEPER}/sampler"
 ALL_CORES = {("n_jobs", "-1"): "null"}
 """joblib's word for one job on each core is ours for it."""
+SET = re.compile(r"^(hydra\.job\.env_set\.)")
+"""A mapping of Hydra's that is empty, so that it takes a name only with a + before it."""
 
 
 def translated(overrides: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -64,6 +67,7 @@ def translated(overrides: Sequence[str]) -> tuple[list[str], list[str]]:
     ["hydra/launcher=joblib hydra.launcher.n_jobs=4 is executor=local executor.jobs=4 here."])`. With Hydra's Optuna
     sweeper, values after `-m` are its space: `seed=range(0,3)` becomes a dimension of `search.space`.
     """
+    overrides = [SET.sub(r"++\1", text) for text in overrides]
     parsed = parsed_overrides(overrides)
     named = {o.key_or_group: ours for o in parsed if (ours := CHOICES.get(str(o.input_line)))}
     if not named:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 SINGULAR = {"passes": "pass"}
 LONGEST_KEY = 500
+QUOTED = re.compile(r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"")
 REFUSED_OF_HYDRA = {
     "hydra.searchpath": "add a folder of choices with --config-dir",
     "hydra.mode": "write -m for a sweep",
@@ -37,6 +38,8 @@ def parsed_overrides(overrides: Sequence[str]) -> list[Override]:
     parsed, problems = [], []
     for text in overrides:
         try:
+            if not re.search(r"\w", text.partition("=")[0]):
+                raise ValueError("it names no key")
             parsed.append(_parsed(text))
         except (HydraException, ValueError, RecursionError) as error:  # the second: a number of too many digits
             reason = _grammar(str(error).splitlines()[0].rstrip("."), text)
@@ -46,25 +49,50 @@ def parsed_overrides(overrides: Sequence[str]) -> list[Override]:
 
 
 def _grammar(said: str, text: str) -> str:
-    """What the parser of overrides misses, without the names of its grammar."""
-    if "missing EQUAL" in said:
+    """What is wrong with the text, without the names that the parser's grammar has; `said` is what the parser says."""
+    key, equals, value = text.partition("=")
+    bare = QUOTED.sub("''", text)
+    if "missing EQUAL" in said and not equals:
         return "it has no '='"
-    unclosed = [mark for mark, end in ("[]", "{}", "()") if text.count(mark) != text.count(end)]
-    if unclosed:
-        return f"'{unclosed[0]}' is not closed"
-    unread = re.match(r"token recognition error at: '(.)", said)
-    return _unquoted(unread[1], text) if unread else said
+    if strange := re.search(r"[^A-Za-z0-9_./@+~$-]", key):
+        return f"no key has a '{strange[0]}'"
+    if not re.search(r"(?:token recognition|mismatched|extraneous|viable|missing|while evaluating)", said):
+        return said
+    return _brackets(bare) or _mapping(key, value) or _letters(said, key, value, bare)
 
 
-def _unquoted(letter: str, text: str) -> str:
+def _brackets(bare: str) -> str | None:
+    for mark, end in ("[]", "{}", "()"):
+        if bare.count(mark) != bare.count(end):
+            return f"'{mark}' is not closed" if bare.count(mark) > bare.count(end) else f"'{end}' closes nothing"
+    return "a quote is not closed" if re.search("[\"']", bare.replace("''", "")) else None
+
+
+def _mapping(key: str, value: str) -> str | None:
+    """A mapping in the form of other languages, with how it is written here."""
+    plain = re.sub(r"([{,]\s*)([\"'])([\w.-]+)\2(\s*:)", r"\1\3\4", value)
+    if re.search(r"[{,]\s*[\"'][^\"']*[\"']\s*:", plain):
+        return "a key of a mapping cannot stand in quotes, and holds letters, numbers and -"
+    if plain != value:
+        return f"the keys of a mapping stand without quotes, as in {key}={plain}"
+    colons = re.sub(r"([{,]\s*[\w.-]+)=", r"\1: ", value)
+    if colons != value and value.startswith(("{", "[")):
+        return f"a mapping is written with ':', as in {key}={colons}"
+    return "a mapping is {name: value}, and a list [value]" if value.startswith("{") and ":" not in value else None
+
+
+def _letters(said: str, key: str, value: str, bare: str) -> str:
     """The parser takes the letters of ASCII and some signs as they are, and anything within quotes."""
-    key, _, value = text.partition("=")
-    if letter in "\"'":
-        return "a quote is not closed"
-    if letter in key:
-        return f"no key has a '{letter}'"
-    quoted = f", as in \"{key}='{value}'\"" if re.fullmatch(r"[\w/. &;+-]+", value) else ""
-    return f"'{letter}' must stand in quotes{quoted}"
+    if call := re.search(r"while evaluating '(\w+)", said):
+        return f"{call[1]}(…) does not take these arguments"
+    if re.search(r"(?:^|[=,\[(])\s*,|,\s*(?:$|[\])}])", bare.partition("=")[2]):
+        return "a value is missing beside ','"
+    unread = re.match(r"token recognition error at: '(.)", said)
+    sign = re.search(r"[=(){}\[\]]", bare.partition("=")[2])
+    letter = unread[1] if unread else sign[0] if sign else ""
+    quoted = f", as in \"{key}='{value}'\"" if "'" not in value and value[:1] not in ("{", "[") else ""
+    what = f"'{letter}'" if letter else "such a text"
+    return f"{what} must stand in quotes{quoted}"
 
 
 @lru_cache(maxsize=4096)
@@ -72,6 +100,11 @@ def _parsed(text: str) -> Override:
     """The points of a sweep say the same few things again and again, and the parser is slow."""
     from hydra.core.override_parser.overrides_parser import OverridesParser
 
+    if not __debug__ and re.search(r"[({]", QUOTED.sub("", text)):
+        raise ValueError(  # Hydra's parser reads on within its assertions
+            "Python runs without assertions (PYTHONOPTIMIZE, or python -O), and no mapping and no function can be read "
+            "then: unset it"
+        )
     return OverridesParser.create().parse_override(text)
 
 
@@ -197,6 +230,14 @@ def words(error: BaseException) -> str:
     """What Hydra says, in one sentence without its search path; the useful one is often only in `__cause__`."""
     if getattr(error, "missing_cfg_file", None):
         return missing_choice(error, "a defaults list")
+    said = "\n".join(map(str, (error.__cause__, error)))
+    if unknown_key := re.search(r"Key '[^']*'(?: is)? not in .*?full_key: (\S+)", said, re.DOTALL):
+        return f"unknown key '{unknown_key[1]}': `npucompose run --hydra-help` says where Hydra's own are listed."
+    if other := re.match(r"In '(.+?)': Could not override '([\w/]+)", str(error)):
+        return (
+            f"{other[1]}.yaml: the defaults list may not choose another {other[2]}: an experiment does (a file of "
+            f"experiment/ that begins with `# @package _global_`), and the command line, {other[2]}=…."
+        )
     if deleted := re.match(r"Could not delete '(\w+)'. No match in the defaults list", str(error)):
         return f"'~{deleted[1]}': no file of {deleted[1]} is chosen here, so there is nothing to leave out."
     texts = [str(e).strip() for e in (error.__cause__, error) if e is not None and str(e).strip()]

@@ -151,19 +151,25 @@ def _default_problems(defaults: Any, group: str, is_group: IsGroup) -> Iterator[
         if not isinstance(entry, (str, dict)) or (isinstance(entry, dict) and len(cast("dict[Any, Any]", entry)) != 1):
             yield f"the defaults list may not hold {entry!r}: write `- group: choice`."
     chosen = attrs.fields_dict(Experiment)
-    for entry, absolute, choice in includes(defaults, group):
+    every = list(includes(defaults, group))
+    has_choices = group or any(entry is choice and choice != "_self_" for entry, _, choice in every)
+    for entry, absolute, choice in every:
         *how, named = entry.split() or [""]
         if entry is not choice and (set(how) - {"override", "optional"} or not GROUP.fullmatch(named)):
             yield f"the defaults list may not name '{entry}': write `override /group: choice`."
         elif is_hydra(absolute):
             yield f"the defaults list may not name '{entry}': {OWN}"
+        elif entry is not choice and not is_group(absolute) and is_group(named):
+            yield f"the defaults list may not name '{entry}': write `override /{named}: {choice or 'CHOICE'}`."
+        elif "override" in how and not choice and absolute in chosen:
+            yield f"the defaults list names no choice of '{entry}': write `override /{absolute}: CHOICE`."
         elif entry is not choice and not is_group(absolute):
             groups = [name for name in (EXPERIMENT, *chosen) if is_group(name)]
             yield f"the defaults list may not name '{entry}': {unknown('group', absolute, groups)}"
-        elif choice and absolute in chosen and group not in ("", absolute) and "override" not in how:
+        elif choice and absolute in chosen and has_choices and group != absolute and "override" not in how:
             yield (
-                f"the defaults list may not name '{entry}': {absolute} has a choice already; write `override {named}: "
-                f"{choice}`."
+                f"the defaults list may not name '{entry}': {absolute} has a choice already; write `override "
+                f"/{absolute}: {choice}`."
             )
         elif choice and not CHOICE.fullmatch(choice):
             yield f"the defaults list may not name '{choice}': a choice is a name, as in `override /model: mlp`."

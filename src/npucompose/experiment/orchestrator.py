@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from fnmatch import fnmatchcase
 from functools import lru_cache
 from pathlib import Path
 
@@ -19,6 +18,7 @@ from airflow_free.store import Store
 from npucompose.errors import ConfigError, NpuComposeError
 from npucompose.input_safety import SECRET
 from npucompose.machine import THREAD_VARIABLES
+from npucompose.vendor.variables import FAMILIES, fits, read_by_ascend
 
 PROGRAM = "npucompose"
 STORE_VARIABLE = "NPUCOMPOSE_STORE"
@@ -45,20 +45,18 @@ PASSED: Mapping[str, tuple[str, ...]] = {
         "TORCH*", "PYTORCH_*", "TRITON_*", "CUDA_*", "CUBLAS_*", "CUDNN_*", "NVIDIA_*", "NCCL_*", "GLOO_*", "RANK",
         "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT",
     ),
-    "Ascend": (
-        "ASCEND_*", "CANN_*", "NPU_*", "HCCL_*", "GE_*", "TBE_*", "TE_*", "ACL_*", "ATB_*", "RT_*", "LCAL_*", "DUMP_*",
-        "PROFILING_*", "TOOLCHAIN_HOME", "TASK_QUEUE_ENABLE", "COMBINED_ENABLE", "INF_NAN_MODE_ENABLE",
-        "CPU_AFFINITY_CONF",
-    ),
+    "Ascend": (*FAMILIES, "TOOLCHAIN_HOME"),
+    "engines": ("VLLM_*", "SGLANG_*"),
     "model libraries": ("HF_HOME", "HF_HUB_*", "TRANSFORMERS_*"),
     "npucompose": ("NPUCOMPOSE_*",),
 }  # fmt: skip
+"""Families of names by who reads them; what torch_npu, TorchAir and CANN read beside is named in their data file."""
 
 
 def worker_environment(given: Mapping[str, str]) -> dict[str, str]:
     """What a worker starts with: `given`, over what passes of this process's environment."""
     also = [pattern.strip() for pattern in os.environ.get(ALSO, "").split(",") if pattern.strip()]
-    kept = {name: value for name, value in os.environ.items() if _passes(name) or _fits(name, also)}
+    kept = {name: value for name, value in os.environ.items() if _passes(name) or fits(name, also)}
     return {**kept, **given}
 
 
@@ -88,11 +86,8 @@ def also_passing(names: Iterable[str]) -> Iterator[None]:
 @lru_cache(maxsize=4096)
 def _passes(name: str) -> bool:
     """A secret never, because of a family's name; `NPUCOMPOSE_PASS_ENV` can still name it."""
-    return not SECRET.search(name) and any(_fits(name, patterns) for patterns in PASSED.values())
-
-
-def _fits(name: str, patterns: Iterable[str]) -> bool:
-    return any(fnmatchcase(name.upper(), pattern.upper()) for pattern in patterns)
+    read = read_by_ascend(name) or any(fits(name, patterns) for patterns in PASSED.values())
+    return read and not SECRET.search(name)
 
 
 def default_store() -> Store:

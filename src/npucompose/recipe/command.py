@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -65,7 +66,8 @@ def import_(arguments: argparse.Namespace) -> int:
 
 def _is_command_line(text: str) -> bool:
     """Several words, options among them or none that looks like a file's name: a path may have a space, too."""
-    return " " in text and not Path(text).exists() and (" -" in text or not Path(text).suffix)
+    several = len(text.split()) > 1 and not os.path.exists(text)
+    return several and (" -" in text or " serve " in text or not Path(text).suffix)
 
 
 def export(arguments: argparse.Namespace) -> int:

@@ -127,7 +127,7 @@ def import_command_line(
     """Read `vllm serve … --compilation-config '{…}' -O3`, or a script in which it stands; nothing of it is run."""
     said = read_command_line(text, name)
     found = _of_settings(dialects.read(said.data, name, vllm_ascend_version, {name: text, **pins}))
-    return attrs.evolve(found, notes=(*said.notes, *found.notes))
+    return attrs.evolve(found, notes=(*said.notes, *found.notes), unread=(*said.unread, *found.unread))
 
 
 def _of_settings(found: dialects.Settings) -> Imported:
