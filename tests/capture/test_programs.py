@@ -30,9 +30,9 @@ def test_a_mistake_is_found_at_its_line_with_rule_and_code(program: Program) -> 
     assert found.source.endswith("# here")
     row = rules().of(program.rule or "")
     verdict = "captures with races" if row.race else "does not capture"
-    assert (facts.verdict, facts.certainty) == (
-        (verdict, row.standing) if program.sure else ("unknown", "unknown")
-    ), facts.evidence
+    assert (facts.verdict, facts.certainty) == ((verdict, row.standing) if program.sure else ("unknown", "unknown")), (
+        facts.evidence
+    )
 
 
 @pytest.mark.parametrize("program", NEAR_MISSES, ids=lambda program: program.name)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from npucompose.capture.machine import SimulatedMachine
-from npucompose.streams.races import Touch
+from npucompose.races import Touch
 
 _TENSORS: Mapping[str, str] = {
     "all_reduce": "tensor+", "all_gather": "tensor_list! tensor",

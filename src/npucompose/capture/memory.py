@@ -17,7 +17,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from npucompose.capture.allocator import Block, CachingPool
 from npucompose.graphs.effects import facts, tensors_in
-from npucompose.streams.races import Span, Touch
+from npucompose.races import Span, Touch
 
 USE = "aten::record_stream"
 """Tensor.record_stream: a note for the allocator."""
@@ -97,7 +97,8 @@ class CaptureMemory:
         new: Iterable[torch.Tensor],
     ) -> Iterator[Touch]:  # fmt: skip
         name, written = func.overloadpacket.__name__, {id(one) for one in written_by(func, args, given)}
-        outs = {id(one) for one in tensors_in([given.get(one.name) for one in func._schema.arguments if one.kwarg_only])}
+        named = [given.get(one.name) for one in func._schema.arguments if one.kwarg_only]
+        outs = {id(one) for one in tensors_in(named)}
         some = _SOME.search(name) is not None
         paged = any(given.get(page) is not None for page in _PAGES)
         for at, one in enumerate(operands):

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from npucompose.streams.races import Race, RaceKind
+from npucompose.races import Race, RaceKind
 
 RULES: Mapping[RaceKind, str] = {
-    "read": "unordered_read", "overwrite": "unordered_overwrite", "write": "unordered_write", "reuse": "unordered_reuse",
+    "read": "unordered_read", "overwrite": "unordered_overwrite", "write": "unordered_write",
+    "reuse": "unordered_reuse",
 }  # fmt: skip
 """{what the later task does: the row of rules.yaml}."""
 _DOES: Mapping[RaceKind, str] = {

@@ -14,7 +14,7 @@ from attrs import define, field, frozen
 
 from npucompose.capture.races import RULES, missing_wait, words
 from npucompose.capture.rules import CaptureMode, rules
-from npucompose.streams.races import Race, RaceFinder, Touch
+from npucompose.races import Race, RaceFinder, Touch
 
 DEFAULT, CAPTURING = 0, 1
 """The default stream, and the one on which the model's capture begins."""
@@ -113,9 +113,7 @@ class CaptureRuntime:
         """The capture that the stream takes part in."""
         return next((one for one in self.captures if stream in one.tasks), None)
 
-    def refuse(
-        self, rule: str, what: str, source: str | None, *, sure: bool = True, fix: str | None = None
-    ) -> None:
+    def refuse(self, rule: str, what: str, source: str | None, *, sure: bool = True, fix: str | None = None) -> None:
         refusal = Refusal(rule=rule, what=what, source=source, sure=sure, fix=fix)
         if self.capturing and refusal not in self.refusals and rules().of(rule).holds(self.torch_npu):
             self.refusals.append(refusal)

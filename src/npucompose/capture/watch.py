@@ -21,7 +21,7 @@ from npucompose.capture.machine import SimulatedMachine
 from npucompose.capture.places import DEVICE, Place, names_npu, place_of_device, spelled
 from npucompose.capture.runtime import CAPTURING
 from npucompose.errors import users_line
-from npucompose.streams.races import Touch
+from npucompose.races import Touch
 
 _DEVICE_GETTER = torch.Tensor.device.__get__  # type: ignore[attr-defined]
 _TO_HOST = {"cpu": "x.cpu()", "numpy": "x.numpy()", "tolist": "x.tolist()", "__array__": "an array of numpy"}

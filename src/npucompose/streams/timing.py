@@ -10,9 +10,9 @@ from torch import fx
 from npucompose.errors import PlanError
 from npucompose.graphs import Dependence
 from npucompose.graphs.effects import LABEL, Scope, control, nodes_in, stream_labels, tag_of, tagged_streams
+from npucompose.races import knows, learn
 from npucompose.results.streams import StreamEvent
 from npucompose.schema.streams import DEFAULT_STREAM
-from npucompose.streams.races import knows, learn
 
 
 @frozen

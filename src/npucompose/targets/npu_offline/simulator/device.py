@@ -20,7 +20,7 @@ from npucompose.capture.kernels import broken_rule
 from npucompose.capture.lines import model_line
 from npucompose.capture.places import Places
 from npucompose.capture.rules import CaptureMode
-from npucompose.streams.races import RaceFinder, Touch
+from npucompose.races import RaceFinder, Touch
 from npucompose.targets.npu_offline.simulator.captures import RefusingRuntime
 from npucompose.targets.npu_offline.simulator.randomness import Capturing
 from npucompose.targets.npu_offline.simulator.recorder import Recorder, enter_below, leave_below

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from time import perf_counter
 from typing import Any, Literal
 
@@ -15,7 +15,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from npucompose.capture.lines import model_line
 from npucompose.capture.memory import CaptureMemory
 from npucompose.capture.rules import CAPTURE_MODES, rules
-from npucompose.streams.races import RaceFinder
+from npucompose.races import RaceFinder
 from npucompose.targets.npu_offline.simulator.device import SimulatedDevice, SimulatedEvent
 from npucompose.targets.npu_offline.simulator.randomness import CapturedRandomness
 from npucompose.targets.npu_offline.simulator.recorder import (
@@ -217,7 +217,8 @@ class SimulatedGraph:
                 self.blocks.setdefault(storage.data_ptr(), storage)
         if not call.computes:
             return
-        self.device.launched(str(call.func), self._touched.touches(call.func, call.args, call.kwargs, call.out, call.stream))
+        touches = self._touched.touches(call.func, call.args, call.kwargs, call.out, call.stream)
+        self.device.launched(str(call.func), touches)
         if call.func._schema.name in HOST_EFFECTS:
             self._no_kernel(str(call.func), call.stream)
         elif call.stream in self.groups:

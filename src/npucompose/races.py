@@ -2,7 +2,7 @@
 
 Order comes of streams and events alone, however long each task takes: a clock for each stream says how far it knows
 every other one to be done (`learn`, `knows`; a planned graph's `Timing` keeps such clocks too). Knows no tensor and no
-graph: memory is a key, and the bytes of it that a task touches are a `Span`.
+graph: memory is a key, and the bytes of it that a task touches are a `Span`. Imports no torch.
 
 # Note [Each race once]
 Behind a race the later task counts as having waited, as it will once that is mended: one missing wait is found once,
@@ -18,7 +18,6 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from typing import Any, Literal, TypeVar
 
-import numpy as np
 from attrs import define, evolve, field, frozen
 
 S = TypeVar("S", bound=Hashable)
@@ -73,6 +72,8 @@ class Span:
         """Whether they share a byte; None where that is not found out in reasonable time."""
         if self.begin >= other.end or other.begin >= self.end:
             return False
+        import numpy as np  # here: what imports this module mostly asks for no bytes
+
         try:
             return np.shares_memory(np.asarray(self), np.asarray(other), max_work=MOST_WORK)
         except np.exceptions.TooHardError:
