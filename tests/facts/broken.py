@@ -144,14 +144,13 @@ def revalue(graph: fx.Graph) -> None:
 class _Touch:
     kernel: fx.Node
     memory: int
-    low: int
-    high: int
+    places: frozenset[int]
+    """Its bytes."""
     writes: bool
 
-    def meets(self, other: _Touch, *, whole: bool) -> bool:
-        if self.memory != other.memory or not (self.writes or other.writes):
-            return False
-        return whole or (self.low < other.high and other.low < self.high)
+    def meets(self, other: _Touch) -> bool:
+        same = self.memory == other.memory and (self.writes or other.writes)
+        return same and not self.places.isdisjoint(other.places)
 
 
 def is_shown(module: fx.GraphModule) -> bool:
@@ -162,13 +161,13 @@ def is_shown(module: fx.GraphModule) -> bool:
         return True
 
 
-def races(module: fx.GraphModule, *, whole: bool = False) -> Iterator[tuple[fx.Node, fx.Node]]:
-    """Kernels that touch one byte (or one storage, with `whole`), one of them writing, and that nothing orders."""
+def races(module: fx.GraphModule) -> Iterator[tuple[fx.Node, fx.Node]]:
+    """Kernels that touch one byte, one of them writing, and that nothing orders."""
     before = happens_before(module.graph)
     touches = list(_touches(module, frozenset(before)))
     for number, then in enumerate(touches):
         for first in touches[:number]:
-            if first.meets(then, whole=whole) and first.kernel not in (then.kernel, *before[then.kernel]):
+            if first.meets(then) and first.kernel not in (then.kernel, *before[then.kernel]):
                 yield first.kernel, then.kernel
 
 
@@ -198,10 +197,10 @@ def _operands(node: fx.Node, env: dict[fx.Node, Any]) -> Iterator[tuple[bool, to
 
 
 def _touch(kernel: fx.Node, tensor: torch.Tensor, writes: bool) -> _Touch:
-    size = tensor.element_size()
-    reach = sum((n - 1) * step for n, step in zip(tensor.shape, tensor.stride(), strict=True)) + 1
-    low = int(tensor.storage_offset()) * size
-    return _Touch(kernel, tensor.untyped_storage()._cdata, low, low + reach * size * bool(tensor.numel()), writes)
+    size, storage = tensor.element_size(), tensor.untyped_storage()
+    items = torch.arange(storage.nbytes() // size).as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
+    places = frozenset(item * size + byte for item in items.flatten().tolist() for byte in range(size))
+    return _Touch(kernel, storage._cdata, places, writes)
 
 
 def refused(check: Callable[[], None]) -> bool:

@@ -30,6 +30,9 @@ class Block:
     small: bool
     number: int
     """Among all blocks that were ever made: of equal ones the oldest is taken."""
+    segment: int = 0
+    at: int = 0
+    """Where it begins in its segment, in bytes."""
     free: bool = False
     before: Block | None = None
     after: Block | None = None
@@ -47,6 +50,7 @@ class CachingPool:
     _free: dict[tuple[str, bool], list[tuple[int, int, Block]]] = field(factory=dict)
     """By stream and size class: (bytes, number, block), ascending."""
     _made: int = 0
+    _segments: int = 0
 
     def take(self, nbytes: int, stream: str) -> Block | None:
         """None for a request of nothing."""
@@ -87,14 +91,15 @@ class CachingPool:
         else:
             nbytes = -(-size // ROUND_LARGE) * ROUND_LARGE
         self.reserved += nbytes
-        return self._new(nbytes, stream, small)
+        self._segments += 1
+        return self._new(nbytes, stream, small, self._segments)
 
-    def _new(self, nbytes: int, stream: str, small: bool) -> Block:
+    def _new(self, nbytes: int, stream: str, small: bool, segment: int, at: int = 0) -> Block:
         self._made += 1
-        return Block(nbytes, stream, small, self._made)
+        return Block(nbytes, stream, small, self._made, segment, at)
 
     def _split(self, block: Block, size: int) -> None:
-        rest = self._new(block.nbytes - size, block.stream, block.small)
+        rest = self._new(block.nbytes - size, block.stream, block.small, block.segment, block.at + size)
         rest.before, rest.after, block.nbytes = block, block.after, size
         if block.after is not None:
             block.after.before = rest

@@ -6,15 +6,20 @@ A collective begins after the current stream. With `async_op=True` the current s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from npucompose.capture.machine import SimulatedMachine
+from npucompose.races import Touch
 
-_NAMES = (
-    "all_reduce", "all_gather", "all_gather_into_tensor", "all_to_all", "all_to_all_single", "broadcast", "gather",
-    "irecv", "isend", "recv", "reduce", "reduce_scatter", "reduce_scatter_tensor", "scatter", "send",
-)  # fmt: skip
+_TENSORS: Mapping[str, str] = {
+    "all_reduce": "tensor+", "all_gather": "tensor_list! tensor",
+    "all_gather_into_tensor": "output_tensor! input_tensor", "all_to_all": "output_tensor_list! input_tensor_list",
+    "all_to_all_single": "output! input", "broadcast": "tensor+", "gather": "tensor gather_list!", "irecv": "tensor!",
+    "isend": "tensor", "recv": "tensor!", "reduce": "tensor+", "reduce_scatter": "output! input_list",
+    "reduce_scatter_tensor": "output! input", "scatter": "tensor! scatter_list", "send": "tensor",
+}  # fmt: skip
+"""{function: its first parameters}: `!` is written, `+` is read and written, all else is read."""
 _ALWAYS_ASYNC = ("isend", "irecv")
 
 
@@ -37,7 +42,7 @@ class Work:
 def collectives(machine: SimulatedMachine, line: Callable[[], str | None]) -> Mapping[str, Any]:
     """{name in torch.distributed: the function that stands there}."""
     return {
-        **{name: _collective(name, machine, line) for name in _NAMES},
+        **{name: _collective(name, machine, line) for name in _TENSORS},
         "barrier": lambda *_, **__: machine.runtime.synchronise("dist.barrier()", line()),
         "get_rank": lambda group=None: 0,
         "get_world_size": lambda group=None: 1,
@@ -46,12 +51,25 @@ def collectives(machine: SimulatedMachine, line: Callable[[], str | None]) -> Ma
 
 
 def _collective(name: str, machine: SimulatedMachine, line: Callable[[], str | None]) -> Callable[..., Any]:
-    def run(*args: Any, async_op: bool = False, **_: Any) -> Any:
+    def run(*args: Any, async_op: bool = False, **named: Any) -> Any:
         where = line()
-        work = Work(machine, machine.runtime.collective(f"dist.{name}", machine.stream, where), line)
+        touches = _touches(name, machine, args, named)
+        work = Work(machine, machine.runtime.collective(f"dist.{name}", machine.stream, where, touches), line)
         if async_op or name in _ALWAYS_ASYNC:
             return work
         work.wait()
         return None
 
     return run
+
+
+def _touches(name: str, machine: SimulatedMachine, args: Sequence[Any], named: Mapping[str, Any]) -> list[Touch]:
+    """What it does to its tensors, whose memory the process group keeps (TN distributed/ProcessGroupHCCL.cpp:4167)."""
+    found: list[Touch] = []
+    for at, parameter in enumerate(_TENSORS[name].split()):
+        word = parameter.rstrip("!+")
+        given = args[at] if at < len(args) else named.get(word)
+        machine.memory.keep(given)
+        writes = parameter != word
+        found += machine.memory.touching(given, reads=not parameter.endswith("!"), writes=writes)
+    return found

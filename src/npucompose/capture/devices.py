@@ -46,10 +46,11 @@ def simulated(machine: SimulatedMachine) -> Iterator[None]:
         for name in ("from_numpy", "frombuffer"):
             put(patch.object(torch, name, _on_host(machine, getattr(torch, name))))
         put(patch.object(torch.Tensor, "npu", _moved, create=True))
-        put(patch.object(torch.Tensor, "record_stream", _recorded(api)))
         put(patch.object(torch.Tensor, "is_npu", property(lambda x: not machine.places.on_host(x)), create=True))
         put(patch.object(torch, "Generator", refusing_generators(machine)))
         put(patch.object(torch, "device", device_class(api)))
+        put(patch.object(torch, "Stream", standing_for(torch.Stream, api.Stream)))
+        put(patch.object(torch, "Event", standing_for(torch.Event, api.Event)))
         put(patch.object(torch, "autocast", autocast_class()))
         put(patch.object(torch, "manual_seed", seeds.seeding(torch.manual_seed)))
         put(patch.object(torch, "cond", _choosing(api)))
@@ -87,6 +88,19 @@ def device_class(api: Api) -> type:
     return AnyDevice("device", (), {})
 
 
+def standing_for(original: type, made: type) -> type:
+    """What stands as `torch.Stream` or `torch.Event`: it makes those of this machine, and knows torch's as its own."""
+
+    class OfTheDevice(type):
+        def __instancecheck__(cls, instance: object) -> bool:
+            return isinstance(instance, original)
+
+        def __call__(cls, device: Any = None, **given: Any) -> Any:
+            return made(**given)
+
+    return OfTheDevice(original.__name__, (), {})
+
+
 def autocast_class() -> type:
     """What stands as `torch.autocast`: it takes the device's name, and casts as this machine does."""
 
@@ -101,15 +115,6 @@ def autocast_class() -> type:
 def _moved(tensor: torch.Tensor, device: Any = None, non_blocking: bool = False, **more: Any) -> torch.Tensor:
     """`x.npu()`, as torch_npu adds it to a tensor."""
     return tensor.to("npu" if device is None else device, non_blocking=non_blocking, **more)
-
-
-def _recorded(api: Api) -> Callable[..., None]:
-    """`x.record_stream(s)`: the allocator's business, which a capture puts off (NPUCachingAllocator.cpp:1588)."""
-
-    def record_stream(tensor: torch.Tensor, stream: Any) -> None:
-        api.line()
-
-    return record_stream
 
 
 def _replace(put: Callable[[Any], Any], module: Any, functions: Mapping[str, Any]) -> None:

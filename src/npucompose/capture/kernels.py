@@ -15,6 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from npucompose.capture.calls import Effect, calls
 from npucompose.capture.lines import model_line
 from npucompose.capture.machine import SimulatedMachine
+from npucompose.capture.memory import USE
 from npucompose.graphs.effects import facts, leaves_in, tensors_in
 from npucompose.graphs.recordable import MASK, RESIZING, SHAPE, TO_PYTHON, why_dependent
 from npucompose.vendor.versions import REFERENCE
@@ -40,6 +41,10 @@ class Kernels(TorchDispatchMode):
         given = dict(kwargs or {})
         if self.machine.quiet:
             return func(*args, **given)
+        if func._schema.name == USE:
+            self.machine.note_use(model_line())
+            self.machine.memory.keep(args[0])
+            return None
         operands = [one for one in leaves_in((args, given)) if isinstance(one, torch.Tensor)]
         host = [one for one in operands if self.places.on_host(one)]
         if operands and len(host) == len(operands):
@@ -49,9 +54,17 @@ class Kernels(TorchDispatchMode):
         of_the_host = self._refuse(func, args, given, host)
         body = custom_body(func)
         made = func(*args, **given) if body is None else self._custom(body, args, given)
-        if _is_task(func) and not of_the_host:
-            self.runtime.launch(self.machine.stream, _short(func), model_line())
+        if not of_the_host:
+            self._launch(func, args, given, made, seen=body is not None)
         return made
+
+    def _launch(self, func: Any, args: Sequence[Any], given: dict[str, Any], made: Any, *, seen: bool) -> None:
+        """A task of the current stream; what it touches, unless its Python was `seen` to do that."""
+        stream = self.machine.stream
+        captured = not seen and self.runtime.capture_of(stream) is not None
+        touches = self.machine.memory.touches(func, args, given, made, stream) if captured else ()
+        if _is_task(func):
+            self.runtime.launch(stream, _short(func), model_line(), touches)
 
     def _custom(self, body: Callable[..., Any], args: Sequence[Any], given: dict[str, Any]) -> Any:
         """The Python of an operator that torch.library.custom_op made runs under the capture too."""

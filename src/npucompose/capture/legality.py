@@ -57,8 +57,9 @@ def judge(question: CaptureQuestion, seen: Seen) -> CaptureLegality:
     found = tuple(_findings(question, seen))
     counted = [one for one in found if not one.outside]
     illegal = [one for one in counted if one.standing != "unknown"]
-    verdict: CaptureVerdict = "does not capture" if illegal else "captures"
-    certainty = _certainty(illegal)
+    refused = [one for one in illegal if not rules().of(one.rule).race]
+    verdict: CaptureVerdict = "does not capture" if refused else "captures with races" if illegal else "captures"
+    certainty = _certainty(refused or illegal)
     if not illegal and (counted or seen.ran is not None or seen.doubt is not None):
         verdict, certainty = "unknown", "unknown"
     finished = seen.ran is None
@@ -133,8 +134,8 @@ def _refused(refusal: Refusal) -> CaptureFinding:
         also=row.also,
         what=refusal.what,
         source=refusal.source,
-        fix=row.fix,
-        standing="proven" if refusal.sure else "unknown",
+        fix=refusal.fix or row.fix,
+        standing=row.standing if refusal.sure else "unknown",
     )
 
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from npucompose.capture.memory import CaptureMemory
 from npucompose.capture.places import Places
 from npucompose.capture.runtime import DEFAULT, CaptureRuntime
 
@@ -18,6 +19,7 @@ class SimulatedMachine:
     def __init__(self, runtime: CaptureRuntime) -> None:
         self.runtime = runtime
         self.places = Places()
+        self.memory = CaptureMemory(self.places.on_host)
         self.used: set[str] = set()
         """Lines that call streams, events or collectives: torch.compile cannot trace them here."""
         self.registered: list[Any] = []

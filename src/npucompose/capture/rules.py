@@ -41,6 +41,10 @@ class CaptureRule:
     """The capture_error_modes in which the rule holds."""
     invalidates: bool = False
     """The capture is lost, and its end answers `capture_lost`."""
+    race: bool = False
+    """Nothing is refused: a capture holds the work, and what a replay gives depends on how long its tasks take."""
+    standing: Literal["proven", "derived"] = "proven"
+    """How it is known that the rule is broken: seen in the call, or concluded from what another part would do."""
     since: str | None = None
     until: str | None = None
     """Versions of torch_npu from which, and before which, the rule holds; None: every one."""

@@ -8,13 +8,18 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
+from collections.abc import Callable, Iterable
 
 from attrs import define, field, frozen
 
+from npucompose.capture.races import RULES, missing_wait, words
 from npucompose.capture.rules import CaptureMode, rules
+from npucompose.races import Race, RaceFinder, Touch
 
 DEFAULT, CAPTURING = 0, 1
 """The default stream, and the one on which the model's capture begins."""
+DEVICE_TYPE = 20
+"""torch's number of PrivateUse1, the kind of device that its streams are of."""
 STREAMS_OF_A_POOL = 32
 """Ascend/pytorch 9e73e708 torch_npu/csrc/core/npu/NPUStream.cpp:59: a pool for each of two priorities."""
 
@@ -28,6 +33,8 @@ class Refusal:
     source: str | None
     sure: bool = True
     """False: no public rule decides it."""
+    fix: str | None = None
+    """What to write here; None: what the rule says."""
 
 
 @define(kw_only=True, eq=False)
@@ -63,6 +70,8 @@ class Capture:
     """{stream: how many of these lie before a record that another stream of the capture waits for}."""
     groups: dict[int, str | None] = field(factory=dict[int, "str | None"])
     """{stream: the line that opened the task group that is open there}."""
+    races: RaceFinder = field(factory=RaceFinder)
+    """What its tasks touch, and which of them nothing orders."""
 
 
 @define(kw_only=True, eq=False)
@@ -104,8 +113,8 @@ class CaptureRuntime:
         """The capture that the stream takes part in."""
         return next((one for one in self.captures if stream in one.tasks), None)
 
-    def refuse(self, rule: str, what: str, source: str | None, *, sure: bool = True) -> None:
-        refusal = Refusal(rule=rule, what=what, source=source, sure=sure)
+    def refuse(self, rule: str, what: str, source: str | None, *, sure: bool = True, fix: str | None = None) -> None:
+        refusal = Refusal(rule=rule, what=what, source=source, sure=sure, fix=fix)
         if self.capturing and refusal not in self.refusals and rules().of(rule).holds(self.torch_npu):
             self.refusals.append(refusal)
 
@@ -143,34 +152,57 @@ class CaptureRuntime:
             self.refuse("wrong_thread", "the capture ends in another thread", source)
         if not capture.lost:
             self._validate(capture)
+        self._refuse_races(capture)
 
     def _validate(self, capture: Capture) -> None:
         for line in capture.groups.values():
             self.refuse("task_group", "the task group is still open when the capture ends", line)
         for stream in sorted(capture.tasks.keys() - {capture.origin}):
-            loose = capture.tasks[stream][capture.joined.get(stream, 0) :]
+            loose = _loose(capture, stream)
             if loose:
                 last = next((task for task in reversed(loose) if task.kernel), loose[0])
                 rule = "unjoined_collective" if stream in self._communicators else "unjoined_stream"
-                self.refuse(rule, f"no stream waits for {last.what}, the last of its stream", last.source)
+                missing = next((race for race in capture.races.races if _is_loose(capture, race, stream)), None)
+                fix = None if missing is None else missing_wait(missing, self._named(capture))
+                self.refuse(rule, f"no stream waits for {last.what}, the last of its stream", last.source, fix=fix)
+
+    def _refuse_races(self, capture: Capture) -> None:
+        """Not what comes of a stream that no other waits for: that is refused already, with the wait that it lacks."""
+        name = self._named(capture)
+        for race in capture.races.races:
+            if capture.lost or not _is_loose(capture, race, race.first.stream):
+                what, fix = words(race, name), missing_wait(race, name)
+                self.refuse(RULES[race.kind], what, race.then.source, sure=race.sure, fix=fix)
+
+    def _named(self, capture: Capture) -> Callable[[int], str]:
+        def name(stream: int) -> str:
+            if stream == capture.origin:
+                return "the capturing stream"
+            return "the communicator's stream" if stream in self._communicators else f"stream {stream}"
+
+        return name
 
     def abandon(self) -> None:
         """No capture is open any more, whatever became of them."""
+        for capture in self.captures:
+            self._refuse_races(capture)
         self.captures.clear()
 
     # Kernels, events and streams.
 
-    def launch(self, stream: int, what: str, source: str | None) -> None:
-        """A kernel, or another task of the device, on a stream."""
+    def launch(self, stream: int, what: str, source: str | None, touches: Iterable[Touch] = ()) -> None:
+        """A kernel, or another task of the device, on a stream, and what it does to memory."""
+        capture = self.capture_of(stream)
         if not self.capturing:
             return
         if stream == DEFAULT:
             self.refuse("default_stream", f"{what} on the default stream", source)
-        elif self.capture_of(stream) is None:
+        elif capture is None:
             self.refuse("uncaptured_stream", f"{what} on stream {stream}, which waits for nothing captured", source)
         else:
             self.tasks[stream] += 1
             self._put(stream, Task(what=what, source=source, kernel=True))
+            capture.races.call(stream, what, touches, source)
 
     def record(
         self, event: int, stream: int, source: str | None, *, external: bool = False, shared: bool = False
@@ -181,9 +213,12 @@ class CaptureRuntime:
             self.refuse("ipc_event", "an event that processes share is recorded on a captured stream", source)
         elif external:
             self._put(stream, Task(what="the record of an external event", source=source))
+            if capture is not None:
+                capture.races.record(event, stream)
         elif capture is not None:
             position = self._put(stream, Task(what="the record of an event", source=source))
             self._events[event] = Record(capture=capture, stream=stream, position=position)
+            capture.races.record(event, stream)
         elif not self._in_a_capture(event):
             self._events[event] = Record(capture=None, stream=stream, position=0)
 
@@ -207,18 +242,19 @@ class CaptureRuntime:
             capture.lost = found.capture.lost = True
             self.refuse("crossed_captures", "a stream waits for an event of another capture", source)
         else:
-            self._join(found, stream, source)
+            self._join(found, event, stream, source)
 
     def _in_a_capture(self, event: int) -> bool:
         found = self._events.get(event)
         return found is not None and found.capture is not None and found.capture in self.captures
 
-    def _join(self, record: Record, stream: int, source: str | None) -> None:
+    def _join(self, record: Record, event: int, stream: int, source: str | None) -> None:
         """The stream takes part in the capture of the record, and what came before that is waited for."""
         capture = record.capture
         assert capture is not None
         capture.tasks.setdefault(stream, [])
         self._put(stream, Task(what="a wait", source=source))
+        capture.races.wait(event, stream)
         if stream != record.stream:
             capture.joined[record.stream] = max(record.position, capture.joined.get(record.stream, 0))
 
@@ -227,6 +263,9 @@ class CaptureRuntime:
             self.refuse("external_event", "a second wait for an external event", source, sure=False)
         self._waited.add(event)
         self._put(stream, Task(what="a wait for an external event", source=source))
+        capture = self.capture_of(stream)
+        if capture is not None:
+            capture.races.wait(event, stream)
 
     def _put(self, stream: int, task: Task) -> int:
         """The task on a captured stream; how many it has then."""
@@ -258,7 +297,10 @@ class CaptureRuntime:
         else:
             self._unsafe("outside_copy", what, source)
 
-    def copy(self, what: str, source: str | None, stream: int, *, blocking: bool, pageable: bool) -> None:
+    def copy(
+        self, what: str, source: str | None, stream: int, *, blocking: bool, pageable: bool,
+        touches: Iterable[Touch] = (),
+    ) -> None:  # fmt: skip
         """Memory is copied between host and device."""
         captured = self.capture_of(stream) is not None
         if blocking:
@@ -268,7 +310,7 @@ class CaptureRuntime:
         elif pageable:
             self._unsafe("outside_pageable", what, source)
         else:
-            self.launch(stream, what, source)
+            self.launch(stream, what, source, touches)
 
     def _unsafe(self, rule: str, what: str, source: str | None) -> None:
         """What the modes of the open captures decide about; the strictest of them holds for every thread."""
@@ -280,7 +322,7 @@ class CaptureRuntime:
 
     # Collectives and task groups.
 
-    def collective(self, what: str, stream: int, source: str | None) -> int:
+    def collective(self, what: str, stream: int, source: str | None, touches: Iterable[Touch] = ()) -> int:
         """A collective begins after `stream` on a stream of the communicator's own; the event that ends it."""
         own = 2 * STREAMS_OF_A_POOL + 1 + len(self._communicators)
         begun, done = -2 * own, -2 * own - 1
@@ -288,7 +330,7 @@ class CaptureRuntime:
         self.record(begun, stream, source)
         self.wait(begun, own, source)
         if self.capture_of(own) is not None:
-            self.launch(own, what, source)
+            self.launch(own, what, source, touches)
         self.record(done, own, source)
         return done
 
@@ -322,3 +364,16 @@ class CaptureRuntime:
         elif stream not in self._updating:
             self.refuse("task_group", "graph_task_update_end without a begin on this stream", source)
         self._updating.discard(stream)
+
+
+def _loose(capture: Capture, stream: int) -> list[Task]:
+    """What the stream was given behind the last record that another one waits for."""
+    return capture.tasks[stream][capture.joined.get(stream, 0) :]
+
+
+def _is_loose(capture: Capture, race: Race, stream: int) -> bool:
+    """Whether the earlier task of the race is such a task of a side stream."""
+    if race.first.stream != stream or stream == capture.origin:
+        return False
+    loose = sum(task.kernel for task in _loose(capture, stream))
+    return race.first.time > capture.races.count(stream) - loose

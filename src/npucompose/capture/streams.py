@@ -13,7 +13,7 @@ import torch
 from npucompose.capture.lines import model_line
 from npucompose.capture.machine import SimulatedMachine
 from npucompose.capture.places import DEVICE
-from npucompose.capture.runtime import CAPTURING, DEFAULT
+from npucompose.capture.runtime import CAPTURING, DEFAULT, DEVICE_TYPE
 
 _EVENTS = itertools.count(1)
 _POOLS = itertools.count(1)
@@ -82,12 +82,17 @@ class Api:
 
 
 def stream_class(api: Api) -> type:
-    """A class of streams of this machine."""
+    """A class of streams of this machine. They are torch's too, so that operators take them as arguments."""
 
-    class Stream:
-        def __init__(self, device: Any = None, priority: int = 0, stream_id: int | None = None, **_: Any) -> None:
-            self.stream_id = api.runtime.pooled_stream(high=priority < 0) if stream_id is None else stream_id
-            self.device, self.priority = DEVICE, priority
+    class Stream(torch.Stream):
+        priority: int
+        device = DEVICE
+
+        def __new__(cls, device: Any = None, priority: int = 0, stream_id: int | None = None, **_: Any) -> Any:
+            number = api.runtime.pooled_stream(high=priority < 0) if stream_id is None else stream_id
+            made = super().__new__(cls, stream_id=number, device_index=0, device_type=DEVICE_TYPE)
+            made.priority = priority
+            return made
 
         @property
         def npu_stream(self) -> int:
@@ -112,7 +117,7 @@ def stream_class(api: Api) -> type:
             return True
 
         def __eq__(self, other: object) -> bool:
-            return isinstance(other, Stream) and other.stream_id == self.stream_id
+            return isinstance(other, torch.Stream) and other.stream_id == self.stream_id
 
         def __hash__(self) -> int:
             return hash(self.stream_id)
@@ -131,11 +136,16 @@ def stream_class(api: Api) -> type:
 def event_class(api: Api) -> type:
     """A class of events of this machine."""
 
-    class Event:
-        def __init__(self, enable_timing: bool = False, blocking: bool = False, interprocess: bool = False,
-                     external: bool = False, graph_external: bool = False, **_: Any) -> None:  # fmt: skip
-            self.number, self.shared = next(_EVENTS), interprocess
-            self.external = external or graph_external
+    class Event(torch.Event):
+        number: int
+        shared: bool
+        external: bool
+
+        def __new__(cls, enable_timing: bool = False, blocking: bool = False, interprocess: bool = False,
+                    external: bool = False, graph_external: bool = False, **_: Any) -> Any:  # fmt: skip
+            made = super().__new__(cls, device="cpu")
+            made.number, made.shared, made.external = next(_EVENTS), interprocess, external or graph_external
+            return made
 
         def record(self, stream: Any = None) -> None:
             number = api.number(stream)

@@ -21,6 +21,7 @@ from npucompose.capture.machine import SimulatedMachine
 from npucompose.capture.places import DEVICE, Place, names_npu, place_of_device, spelled
 from npucompose.capture.runtime import CAPTURING
 from npucompose.errors import users_line
+from npucompose.races import Touch
 
 _DEVICE_GETTER = torch.Tensor.device.__get__  # type: ignore[attr-defined]
 _TO_HOST = {"cpu": "x.cpu()", "numpy": "x.numpy()", "tolist": "x.tolist()", "__array__": "an array of numpy"}
@@ -188,9 +189,17 @@ class Calls(TorchFunctionMode):
         pageable = before == "host"
         how = " copies from pageable host memory" if non_blocking and pageable else ""
         how = how if non_blocking else " copies between host and device"
+        made = self._moved(tensor, "pinned" if place == "host" and non_blocking else place)
+        stream, touches = self.machine.stream, self._touches(tensor, made)
+        blocking = not non_blocking
+        self.runtime.copy(what + how, model_line(), stream, blocking=blocking, pageable=pageable, touches=touches)
+        return made
+
+    def _touches(self, read: Any, made: Any) -> Sequence[Touch]:
+        """Of a task of the current stream that no operator shows."""
         stream = self.machine.stream
-        self.runtime.copy(what + how, model_line(), stream, blocking=not non_blocking, pageable=pageable)
-        return self._moved(tensor, "pinned" if place == "host" and non_blocking else place)
+        captured = self.runtime.capture_of(stream) is not None
+        return self.machine.memory.reading_and_making(read, made, stream) if captured else ()
 
     def _blocking(self, what: str) -> None:
         self.runtime.copy(what, model_line(), self.machine.stream, blocking=True, pageable=True)
@@ -213,9 +222,11 @@ class Calls(TorchFunctionMode):
         if self.places.on_host(args[0]) or not training:
             return func(*args, **given)
         self.machine.note_draw(model_line())
-        self.runtime.launch(self.machine.stream, f"torch.{func.__name__}", model_line())
         with self.machine.quietly():
-            return func(*args, **given)
+            made = func(*args, **given)
+        touches = self._touches(args[0], made)
+        self.runtime.launch(self.machine.stream, f"torch.{func.__name__}", model_line(), touches)
+        return made
 
     def one_hot(self, func: Any, args: Sequence[Any], given: dict[str, Any]) -> Any:
         """With a number of classes only the CPU's kernel looks at the data."""

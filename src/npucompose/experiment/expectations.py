@@ -295,7 +295,7 @@ def _capture_legal(report: Report) -> Finding:
     facts = report.capture
     if facts is None:
         return Finding(None, ("the stage legality was not reached",))
-    got = {"captures": True, "does not capture": False}.get(facts.verdict)
+    got = None if facts.verdict == "unknown" else facts.verdict == "captures"
     found = (one for one in facts.findings if not one.outside)
     return Finding(got, (*facts.evidence[:1], *(one.words for one in found)))
 

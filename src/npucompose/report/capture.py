@@ -23,7 +23,9 @@ from npucompose.results.capture import CaptureExplanation, CaptureFinding, Captu
 from npucompose.results.capture_budget import CaptureBudgetFacts, CaptureRange
 from npucompose.schema.sizes import as_bytes
 
-STYLES: Mapping[CaptureVerdict, str] = {"captures": "green", "does not capture": "bold red", "unknown": "yellow"}
+STYLES: Mapping[CaptureVerdict, str] = {
+    "captures": "green", "does not capture": "bold red", "captures with races": "bold red", "unknown": "yellow",
+}  # fmt: skip
 NO_CODE = "no code"
 OUTSIDE = "between captures, where it is legal"
 UNKNOWN = "unknown"

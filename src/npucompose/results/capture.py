@@ -18,7 +18,7 @@ from attrs import field, frozen
 from npucompose.results.capture_budget import CaptureBudgetFacts
 from npucompose.results.sinking import Certainty
 
-CaptureVerdict = Literal["captures", "does not capture", "unknown"]
+CaptureVerdict = Literal["captures", "does not capture", "captures with races", "unknown"]
 
 CAPTURE_VERDICTS: tuple[CaptureVerdict, ...] = get_args(CaptureVerdict)
 

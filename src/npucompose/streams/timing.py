@@ -10,6 +10,7 @@ from torch import fx
 from npucompose.errors import PlanError
 from npucompose.graphs import Dependence
 from npucompose.graphs.effects import LABEL, Scope, control, nodes_in, stream_labels, tag_of, tagged_streams
+from npucompose.races import knows, learn
 from npucompose.results.streams import StreamEvent
 from npucompose.schema.streams import DEFAULT_STREAM
 
@@ -79,8 +80,7 @@ class Timing:
     def kernel(self, node: fx.Node, stream: str) -> None:
         clock = dict(self.now[stream].clock) if stream in self.now else {}
         for moment in self.waiting.pop(stream, ()):
-            for other, at in moment.clock.items():
-                clock[other] = max(clock.get(other, -1), at)
+            learn(clock, moment.clock)
             if self.streams[moment.kernel] != stream:
                 self.events.append(StreamEvent(recorder=moment.kernel, waiter=node.name))
         self.number[node] = clock[stream] = len(self.number)
@@ -122,7 +122,7 @@ class Timing:
 
     def orders(self, first: fx.Node, then: fx.Node) -> bool:
         stream = self.streams[first.name]
-        return self.number[first] < self.number[then] and self.clocks[then].get(stream, -1) >= self.number[first]
+        return self.number[first] < self.number[then] and knows(self.clocks[then], stream, self.number[first])
 
 
 def issued_before(graph: fx.Graph, kernels: Sequence[fx.Node]) -> dict[fx.Node, list[fx.Node]]:

@@ -76,7 +76,7 @@ def _put(body: Body, **fields: Any) -> Body:
 
 def programs() -> Mapping[str, Program]:
     """Every program by its name."""
-    from tests.capture.programs import copies, graphs, host, numbers, operators, streams
+    from tests.capture.programs import copies, graphs, host, numbers, operators, races, streams
 
-    assert all((copies, graphs, host, numbers, operators, streams))
+    assert all((copies, graphs, host, numbers, operators, races, streams))
     return _FOUND

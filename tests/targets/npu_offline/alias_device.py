@@ -18,6 +18,7 @@ from torch._ops import HigherOrderOperator
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from npucompose.capture import lines
+from npucompose.capture.memory import CaptureMemory
 from npucompose.capture.places import Places
 from npucompose.capture.watch import Calls
 from npucompose.graphs.effects import leaves_in, tensors_in
@@ -35,6 +36,7 @@ class AliasMachine:
     def __init__(self, device: SimulatedDevice) -> None:
         self.device, self.runtime = device, device.runtime
         self.places: Places = device.places
+        self.memory = CaptureMemory(device.places.on_host)
         self.generator: Any = None
         """That of the call that is being made."""
         self.quiet = False

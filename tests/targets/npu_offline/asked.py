@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from npucompose.races import RaceFinder
 from npucompose.targets.npu_offline.simulator.device import SimulatedDevice
 from npucompose.targets.npu_offline.simulator.graph import SimulatedGraph
-from npucompose.targets.npu_offline.simulator.recorder import Order
 
 
 @contextmanager
@@ -33,11 +33,11 @@ def capture(device: SimulatedDevice, stream: int | None = None, pool: Any = None
             recording.end()
 
 
-def happens_before(order: Order) -> set[tuple[str, str]]:
+def happens_before(order: RaceFinder) -> set[tuple[str, str]]:
     """(earlier, later) of the calls that are ordered however long each of them takes."""
     return {
-        (first.call, then.call)
-        for then, clock in order.history
-        for first, _ in order.history
-        if first is not then and clock.get(first.stream, 0) >= first.time
+        (first.what, then.what)
+        for then in order.tasks
+        for first in order.tasks
+        if first is not then and then.clock.get(first.stream, 0) >= first.time
     }

@@ -100,9 +100,9 @@ def without(rule: str | None) -> None:
     """The runtime no longer knows the rule."""
     refuse = RefusingRuntime.refuse
 
-    def all_others(self: Any, name: str, what: str, source: str | None, *, sure: bool = True) -> None:
+    def all_others(self: Any, name: str, *said: Any, **more: Any) -> None:
         if name != rule:
-            refuse(self, name, what, source, sure=sure)
+            refuse(self, name, *said, **more)
 
     RefusingRuntime.refuse = all_others  # type: ignore[method-assign]
 

@@ -30,7 +30,7 @@ def unordered(namespace: str) -> list[str]:
         NpuOfflineTarget.capabilities = genuine
     with torch.no_grad():
         torch.compile(forward, backend=made.backend, **made.compile_keywords)(torch.ones(4, 4))
-    return install(wheel.locate()).graphs[-1].order.unordered
+    return install(wheel.locate()).graphs[-1].outside
 
 
 if __name__ == "__main__":

@@ -56,9 +56,8 @@ def seen(recording: SimulatedGraph) -> dict[str, Any]:
     kinds = [line.split()[0] for line in recording.notes]
     return {
         "before": sorted(f"{a} < {b}" for a, b in happens_before(recording.order)),
-        "streams": len({access.stream for access, _ in recording.order.history}),
+        "streams": len({task.stream for task in recording.order.tasks}),
         "uses": kinds.count("record_stream"),
-        "unordered": recording.order.unordered,
         "outside": recording.outside,
     }
 

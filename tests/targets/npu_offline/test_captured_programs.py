@@ -12,12 +12,19 @@ from npucompose.targets.npu_offline.simulator.refusals import checks
 from tests.capture.programs import Program, programs
 
 NO_GROUP = "a process group of HCCL, which one process without a device does not have"
+KEPT = "memory that is given again: a recording here keeps the memory of every value"
 NOT_RUN = {
     "barrier": NO_GROUP,
     "is_completed": NO_GROUP,
     "a_collective_that_nothing_waits_for": NO_GROUP,
     "a_message_that_nothing_waits_for": NO_GROUP,
     "a_collective_that_is_waited_for": NO_GROUP,
+    "a_collectives_result_is_read_before_the_wait": NO_GROUP,
+    "what_a_message_sends_is_read_meanwhile": NO_GROUP,
+    "what_a_message_sends_is_changed_meanwhile": NO_GROUP,
+    "a_value_is_dropped_while_a_side_stream_reads_it": KEPT,
+    "a_side_streams_value_is_dropped_while_the_capturing_stream_reads_it": KEPT,
+    "a_temporary_of_one_line_is_dropped_at_its_end": KEPT,
     "collectives_in_order": NO_GROUP,
     "a_stream_as_on_a_gpu": "torch.cuda in the place of torch.npu",
     "synchronize_as_on_a_gpu": "torch.cuda in the place of torch.npu",

@@ -119,9 +119,7 @@ class NpuOfflineTarget(TorchairTarget):
             "event_waits": sum(line.startswith("wait event") for line in notes),
             "core_limits": sum(line.startswith("limit") for line in notes),
             "streams": len({stream for graph in device.graphs for stream in graph.order.clocks}),
-            "unordered": tuple(
-                sentence for graph in device.graphs for sentence in (*graph.order.unordered, *graph.outside)
-            ),
+            "unordered": tuple(sentence for graph in device.graphs for sentence in graph.outside),
         }
 
 

@@ -26,7 +26,7 @@ class RefusingRuntime(CaptureRuntime):
     noted: list[str] = field(factory=list[str])
     """What a device does without a word and a replay does not, a sentence each; `take_notes` hands them on."""
 
-    def refuse(self, rule: str, what: str, source: str | None, *, sure: bool = True) -> None:
+    def refuse(self, rule: str, what: str, source: str | None, *, sure: bool = True, fix: str | None = None) -> None:
         """Raise what the device raises; a rule without a code and a sentence is noted, and so is what is not known."""
         row = rules().of(rule)
         if not row.holds(self.torch_npu):
@@ -35,9 +35,10 @@ class RefusingRuntime(CaptureRuntime):
         if row.code in ONLY_WARNED:
             warnings.warn(str(runtime_error(row, what, where)), stacklevel=2)
         elif sure and (row.code is not None or row.raises is not None):
-            raise runtime_error(row, what, where, self._mode())
+            raise runtime_error(row, what, where, self._mode(), fix)
         else:
-            self.noted.append(f"{what}{f' at {where}' if where else ''}: {row.forbids}.")
+            instead = f" Instead: {fix}." if fix else ""
+            self.noted.append(f"{what}{f' at {where}' if where else ''}: {row.forbids}.{instead}")
 
     def end(self, stream: int = 1, source: str | None = None) -> None:
         try:

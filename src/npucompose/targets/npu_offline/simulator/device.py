@@ -20,6 +20,7 @@ from npucompose.capture.kernels import broken_rule
 from npucompose.capture.lines import model_line
 from npucompose.capture.places import Places
 from npucompose.capture.rules import CaptureMode
+from npucompose.races import RaceFinder, Touch
 from npucompose.targets.npu_offline.simulator.captures import RefusingRuntime
 from npucompose.targets.npu_offline.simulator.randomness import Capturing
 from npucompose.targets.npu_offline.simulator.recorder import Recorder, enter_below, leave_below
@@ -165,10 +166,14 @@ class SimulatedDevice:
         capture = self.runtime.capture_of(stream)
         return None if capture is None else self.open.get(capture.origin)
 
-    def begin(self, graph: OpenGraph, mode: CaptureMode) -> None:
+    def begin(self, graph: OpenGraph, mode: CaptureMode) -> RaceFinder:
+        """What orders its tasks."""
         self.runtime.begin(self.current, model_line(), mode)
         self.open[self.current] = graph
         self.watch()
+        capture = self.runtime.capture_of(self.current)
+        assert capture is not None
+        return capture.races
 
     def end(self, graph: OpenGraph) -> None:
         """The runtime ends the capture; RuntimeError where it is not valid, and it is over all the same."""
@@ -211,9 +216,9 @@ class SimulatedDevice:
         if not self.places.on_host(tensor):
             self.runtime.read("a tensor is printed", None, self.current)
 
-    def launched(self, what: str) -> None:
-        """A kernel on the current stream."""
-        self.runtime.launch(self.current, what, model_line())
+    def launched(self, what: str, touches: Sequence[Touch] = ()) -> None:
+        """A kernel on the current stream, and what it does to memory."""
+        self.runtime.launch(self.current, what, model_line(), touches)
         self._tell_notes()
 
     def _tell_notes(self) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from time import perf_counter
 from typing import Any, Literal
 
@@ -13,7 +13,9 @@ from attrs import frozen
 from torch.utils._python_dispatch import _disable_current_modes
 
 from npucompose.capture.lines import model_line
+from npucompose.capture.memory import CaptureMemory
 from npucompose.capture.rules import CAPTURE_MODES, rules
+from npucompose.races import RaceFinder
 from npucompose.targets.npu_offline.simulator.device import SimulatedDevice, SimulatedEvent
 from npucompose.targets.npu_offline.simulator.randomness import CapturedRandomness
 from npucompose.targets.npu_offline.simulator.recorder import (
@@ -22,7 +24,6 @@ from npucompose.targets.npu_offline.simulator.recorder import (
     RECORD,
     WAIT,
     MemoryBefore,
-    Order,
     RecordedCall,
     storages,
     tensors,
@@ -57,6 +58,7 @@ class SimulatedGraph:
 
     randomness: CapturedRandomness
     _memory: MemoryBefore
+    _touched: CaptureMemory
 
     def __init__(self, device: SimulatedDevice) -> None:
         self.device = device
@@ -68,7 +70,8 @@ class SimulatedGraph:
         """What was called during the capture and is in no replay, a sentence each."""
         self.blocks: dict[int, torch.UntypedStorage] = {}
         """{address: memory that was made while capturing}."""
-        self.order = Order()
+        self.order = RaceFinder()
+        """Its calls, and which of them nothing orders: two streams run at the same time, here everything in one row."""
         self.tasks: list[tuple[str, str | int, int]] = []
         """(kind, kernel or event, stream): `chrome_trace` takes them."""
         self.groups: dict[int, list[RecordedCall]] = {}
@@ -104,9 +107,10 @@ class SimulatedGraph:
         if first and second:
             raise library_error("pool_of_two_kinds")
         self._pool = (first, second) if first or second else self.device.new_pool(of_a_graph=True)
-        self.device.begin(self, capture_error_mode)
+        self.order = self.device.begin(self, capture_error_mode)
         self._stream = self.device.current
-        self.order, self._memory, self.randomness = Order(), MemoryBefore(), CapturedRandomness()
+        self._memory, self.randomness = MemoryBefore(), CapturedRandomness()
+        self._touched = CaptureMemory(self.device.places.on_host)
         self._begun = perf_counter()
 
     def end(self) -> None:
@@ -205,7 +209,7 @@ class SimulatedGraph:
     def taped(self, entry: Any) -> None:
         self.tape.append(entry)
 
-    def taped_call(self, call: RecordedCall, written: Sequence[torch.Tensor]) -> None:
+    def taped_call(self, call: RecordedCall) -> None:
         self.tape.append(call)
         given = storages([*call.args])
         for storage in () if call.func._schema.is_mutable else (t.untyped_storage() for t in tensors(call.out)):
@@ -213,16 +217,14 @@ class SimulatedGraph:
                 self.blocks.setdefault(storage.data_ptr(), storage)
         if not call.computes:
             return
-        self.device.launched(str(call.func))
+        touches = self._touched.touches(call.func, call.args, call.kwargs, call.out, call.stream)
+        self.device.launched(str(call.func), touches)
         if call.func._schema.name in HOST_EFFECTS:
             self._no_kernel(str(call.func), call.stream)
         elif call.stream in self.groups:
             self.groups[call.stream].append(call)
         self.notes.append(f"{call.func} on stream {call.stream}")
         self.tasks.append((KERNEL, str(call.func), call.stream))
-        made = [t for t in tensors(call.out) if t.data_ptr() not in {r.data_ptr() for r in written}]
-        reads = storages([*call.args, *call.kwargs.values()])
-        self.order.call(call.stream, str(call.func), reads, storages([*written, *made]))
 
     def _no_kernel(self, what: str, stream: int) -> None:
         if stream in self.groups:
@@ -244,7 +246,6 @@ class SimulatedGraph:
         if event.external:
             self.taped(HostSignal(event=event, act="set"))
         self.tasks.append((RECORD, event.number, stream))
-        self.order.record(event.number, stream)
 
     def taped_wait(self, event: SimulatedEvent, stream: int) -> None:
         self._no_kernel("event.wait()", stream)
@@ -253,7 +254,6 @@ class SimulatedGraph:
         if event.external:
             self.taped(HostSignal(event=event))
         self.tasks.append((WAIT, event.number, stream))
-        self.order.wait(event.number, stream)
 
 
 def owner_of(device: SimulatedDevice, address: int) -> torch.UntypedStorage | None:

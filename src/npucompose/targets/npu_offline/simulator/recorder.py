@@ -1,4 +1,4 @@
-"""What a capture sees: its calls, the order of them that streams and events give, a trace of its tasks.
+"""What a capture sees: its calls, and a trace of its tasks.
 
 A device records without executing; here every call runs once, and is undone after.
 
@@ -7,10 +7,6 @@ Each task of a captured graph as an event of a Chrome trace.
 The form is the one that the wheel's readers take (npu/_npugraph_utils.py, tools/aclgraph_check). A device also writes
 how many cores a kernel takes, which nobody knows without CANN: npugraph_ex's deadlock check finds the streams and
 events of the graph here, and no kernel that it would count.
-
-# Note [Order]
-On a device two streams run at the same time unless an event orders them; the simulator runs everything in one row, so a
-missing event would never show in the values. Vector clocks over streams and events show it.
 """
 
 from __future__ import annotations
@@ -20,11 +16,12 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from attrs import define, field, frozen
+from attrs import define
 from torch._ops import HigherOrderOperator
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode, _pop_mode, _push_mode
 
 from npucompose.capture.kernels import custom_body
+from npucompose.capture.memory import USE, written_by
 from npucompose.targets.npu_offline.simulator.randomness import draws
 
 FACTORIES = frozenset(
@@ -35,8 +32,6 @@ MEMORY_ONLY = ("_get_max_workspace", "_infer_output")
 """Operators whose names end so give memory for another one to work in or to write, of a size that the host knows."""
 HOST_EFFECTS = frozenset({"npu::save_npugraph_tensor", "npu::print_npugraph_tensor"})
 """They write a file or print: a capture only notes them, every replay does them."""
-USE = "aten::record_stream"
-"""Tensor.record_stream: a note for the allocator."""
 CONTROL = ("air", "npugraph_ex")
 """Namespaces of scopes, records and waits: they give the device an order and compute nothing."""
 
@@ -113,8 +108,7 @@ class Recorder(TorchDispatchMode):
         graph = self.device.capturing
         if graph is None:
             return self._aside(func, args, kwargs)
-        written = list(written_by(func, args, kwargs))
-        for tensor in written:
+        for tensor in written_by(func, args, kwargs):
             graph.keep(tensor.untyped_storage())
         out: Any = None
         if func._schema.name not in HOST_EFFECTS:
@@ -124,9 +118,7 @@ class Recorder(TorchDispatchMode):
             # TorchAir captures on empty clones of the inputs (clone_input), because a device does not execute while
             # it captures. This capture does execute: on uninitialised memory an index would be out of range.
             out.copy_(args[0])
-        graph.taped_call(
-            RecordedCall(func=func, args=args, kwargs=kwargs, out=out, stream=self.device.current), written
-        )
+        graph.taped_call(RecordedCall(func=func, args=args, kwargs=kwargs, out=out, stream=self.device.current))
         return out
 
     def _aside(self, func: torch._ops.OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
@@ -187,78 +179,6 @@ def tensors(value: Any) -> list[torch.Tensor]:
 def storages(value: Any) -> set[int]:
     """The memory of the tensors of an argument or a result."""
     return {tensor.untyped_storage()._cdata for tensor in tensors(value)}
-
-
-def written_by(func: torch._ops.OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterator[torch.Tensor]:
-    """The tensors among the arguments that the schema says are written."""
-    yield from tensors(kwargs.get("out"))  # torch_npu registers a list of outputs without saying that it is written
-    for index, argument in enumerate(func._schema.arguments):
-        if argument.name != "out" and argument.alias_info is not None and argument.alias_info.is_write:
-            yield from tensors(args[index] if index < len(args) else kwargs.get(argument.name))
-
-
-Clock = dict[int, int]
-"""{stream: how many of its calls are known to be done}."""
-
-
-@frozen(kw_only=True)
-class Access:
-    """One call's touch of a piece of memory."""
-
-    stream: int
-    time: int
-    call: str
-
-
-@define(kw_only=True, eq=False)
-class Order:
-    """The calls of one capture; see Note [Order].
-
-    `call(1, "mm", reads={7}, writes={8}); call(2, "relu", reads={8}, writes={9})` puts one sentence into `unordered`;
-    with `record(e, 1); wait(e, 2)` in between it puts none.
-    """
-
-    clocks: dict[int, Clock] = field(factory=dict)
-    events: dict[int, Clock] = field(factory=dict)
-    written: dict[int, Access] = field(factory=dict)
-    read: dict[int, list[Access]] = field(factory=dict)
-    unordered: list[str] = field(factory=list)
-    history: list[tuple[Access, Clock]] = field(factory=list)
-    """Each call, and what its stream knew when it began."""
-
-    def record(self, event: int, stream: int) -> None:
-        self.events[event] = dict(self._clock(stream))
-
-    def wait(self, event: int, stream: int) -> None:
-        """What the event knew, the stream knows now; an event that was not recorded in this capture orders nothing."""
-        clock = self._clock(stream)
-        for other, time in self.events.get(event, {}).items():
-            clock[other] = max(clock.get(other, 0), time)
-
-    def call(self, stream: int, name: str, reads: Iterable[int], writes: Iterable[int]) -> None:
-        clock = self._clock(stream)
-        clock[stream] = clock.get(stream, 0) + 1
-        mine = Access(stream=stream, time=clock[stream], call=name)
-        self.history.append((mine, dict(clock)))
-        reads, writes = set(reads), set(writes)
-        for memory in reads | writes:
-            self._check(mine, self.written.get(memory), clock, "wrote")
-        for memory in writes:
-            for reader in self.read.pop(memory, []):
-                self._check(mine, reader, clock, "reads")
-            self.written[memory] = mine
-        for memory in reads - writes:
-            self.read.setdefault(memory, []).append(mine)
-
-    def _check(self, mine: Access, earlier: Access | None, clock: Clock, did: str) -> None:
-        if earlier is not None and earlier.stream != mine.stream and clock.get(earlier.stream, 0) < earlier.time:
-            self.unordered.append(
-                f"{mine.call} on stream {mine.stream} reads or writes what {earlier.call} on stream {earlier.stream} "
-                f"{did}, and no event orders them."
-            )
-
-    def _clock(self, stream: int) -> Clock:
-        return self.clocks.setdefault(stream, {})
 
 
 KERNEL, RECORD, WAIT = "KERNEL", "EVENT_RECORD", "EVENT_WAIT"

@@ -71,11 +71,12 @@ def library_error(name: str, **words: object) -> RuntimeError:
 
 
 def runtime_error(
-    rule: CaptureRule, what: str, source: str | None = None, mode: CaptureMode = "global"
+    rule: CaptureRule, what: str, source: str | None = None, mode: CaptureMode = "global", fix: str | None = None
 ) -> RuntimeError:
-    """The answer to what a rule forbids, and below it what was done, where, and what to write instead."""
+    """The answer to what a rule forbids, and below it what was done, where, and what to write instead (`fix`, or what
+    the rule says)."""
     at = f" at {source}" if source else ""
-    why = f"\nsimulator: {what}{at}: {rule.forbids}. Instead: {rule.fix}."
+    why = f"\nsimulator: {what}{at}: {rule.forbids}. Instead: {fix or rule.fix}."
     if rule.raises is not None:
         code = "" if rule.code is None else f" The runtime's code is {rule.code}."
         return RuntimeError(f"{rule.raises}{why}{code}")

@@ -12,10 +12,9 @@ import threading
 import warnings
 from collections import Counter
 
+from npucompose.capture.runtime import DEVICE_TYPE
 from npucompose.targets.npu_offline.simulator.refusals import library_error
 
-DEVICE_TYPE = 20
-"""torch's number of PrivateUse1."""
 MOST_DEVICES = 32
 """C10_COMPILE_TIME_MAX_NPUS."""
 HANDLES = 0x1000

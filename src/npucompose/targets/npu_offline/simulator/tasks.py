@@ -20,8 +20,9 @@ from attrs import define
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from npucompose.capture.lines import model_line
+from npucompose.capture.memory import written_by
 from npucompose.targets.npu_offline.simulator.device import SimulatedDevice
-from npucompose.targets.npu_offline.simulator.recorder import RecordedCall, enter_below, leave_below, written_by
+from npucompose.targets.npu_offline.simulator.recorder import RecordedCall, enter_below, leave_below
 from npucompose.targets.npu_offline.simulator.refusals import library_error
 
 
