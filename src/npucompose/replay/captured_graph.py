@@ -24,7 +24,7 @@ from npucompose.replay.capture import generated, recorder
 from npucompose.replay.capture.generated import GeneratedCode
 from npucompose.replay.capture.kernels import Computes, OneThread
 from npucompose.replay.executor.native import Call, Entry, Native, NativeFront
-from npucompose.replay.executor.portable import Front, PythonFront
+from npucompose.replay.executor.portable import Front, PythonFront, TorchScript
 from npucompose.replay.executor.trial import ONE_STREAM, ExecutorName, Executors, PlanTrial
 from npucompose.replay.gate import isolated_capture
 from npucompose.replay.memory.arena import Arena, OneAtATime, memory_errors_in_words, pool_bytes, within
@@ -33,6 +33,7 @@ from npucompose.replay.memory.inputs import Inputs, Slots, refusal, signature
 from npucompose.replay.memory.results import HeldOutputs, outputs_of
 from npucompose.replay.operands import layout_of, over, sharing
 from npucompose.replay.plan import Literally, Plan, Register, Root, ViewOfInput, Workers, lent_inputs
+from npucompose.replay.rest_of_graph import outputs_of_rest
 from npucompose.results.streams import TrialVerdict
 from npucompose.schema.sizes import MemoryBound
 from npucompose.table.structure import facts_of
@@ -78,6 +79,8 @@ class CapturedGraph:
     ) -> None:
         self.plan = plan
         self.workers = workers
+        self._has_left = False
+        """Whether a replay has left the recording."""
         self.seconds = self.record_seconds = 0.0
         """What the capture took, and what of it went by until the plan stood."""
         shared = sharing(inputs)
@@ -130,12 +133,12 @@ class CapturedGraph:
         self._front: Front
         self._reusing: Front
         if isinstance(executor, Native):
-            self._native = executor.front(given, self._inputs, memory, outputs, turns)
+            self._native = executor.front(given, self._inputs, memory, outputs, self._go_on, plan.fills, turns)
             self._front, self._reusing = self._native.replayer(False), self._native.replayer(True)
             return
         results = [output.static for output in outputs if output.static is not None]
         held = HeldOutputs(memory, results, executor.lay)
-        self._front = PythonFront(self._inputs, executor, outputs, held, turns)
+        self._front = PythonFront(self._inputs, executor, outputs, held, self._go_on, plan.fills, turns)
         self._reusing = partial(self._front, reuse=True)
 
     @classmethod
@@ -211,6 +214,7 @@ class CapturedGraph:
         with gc_paused(), memory_errors_in_words():
             before = trial.before(graph_module, inputs) if trial is not None and graph_module is not None else {}
             plan, results = run(executors.one_thread(workers), executors.computes)
+            _check_still_there(inputs, results)
             recorded = time.perf_counter()
             with isolated_capture():
                 captured = cls(
@@ -229,6 +233,13 @@ class CapturedGraph:
             move_weights(plan, static, packed)
         captured.seconds, captured.record_seconds = time.perf_counter() - begin, recorded - begin
         return captured, results
+
+    def _go_on(self, step: int, returned: Sequence[Any], registers: Any, inputs: Sequence[Any]) -> list[Any]:
+        """The outputs of a replay that left the recording at a step."""
+        assert not isinstance(self.executor, TorchScript)
+        self._inputs.give_back(inputs)
+        told, self._has_left = self._has_left, True
+        return outputs_of_rest(self.plan.steps[step], self.executor, returned, registers, inputs, told=told)
 
     @property
     def signature(self) -> tuple[str, ...]:
@@ -292,6 +303,19 @@ class CapturedGraph:
             "seconds": self.seconds,
             "signature": self._inputs.signature,
         }
+
+
+def _check_still_there(inputs: Sequence[Any], results: list[Any] | None) -> None:
+    """Refused, with the results, where an operator has freed the memory of an input, or cut it short."""
+    for index, value in enumerate(inputs):
+        if isinstance(value, torch.Tensor) and (gone := gate.why_no_memory(value)):
+            refusal = gate.Refused(
+                f"cannot record what reads input {index}: when the call was over, it {gone}.",
+                reason=f"an operator frees the memory of an input: it {gone}",
+                index=index,
+            )
+            refusal.outputs = results
+            raise refusal
 
 
 def _pinned_together(shared: frozenset[int], written: frozenset[int]) -> frozenset[int]:

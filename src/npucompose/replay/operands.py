@@ -220,6 +220,19 @@ def _row_major(shape: Sequence[int]) -> tuple[int, ...]:
     return tuple(reversed(strides))
 
 
+def without_memory(tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor on meta that lies like this one."""
+    made = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")
+    made = torch.conj(made) if tensor.is_conj() else made
+    return made._neg_view() if tensor.is_neg() else made
+
+
+def lie_alike(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Equal type, sizes, strides and lazy bits, wherever they are; the stride of a single element means nothing."""
+    same = a.dtype == b.dtype and a.shape == b.shape and a.is_conj() == b.is_conj() and a.is_neg() == b.is_neg()
+    return same and (not a.numel() or all(n < 2 or s == t for n, s, t in zip(a.shape, a.stride(), b.stride(), strict=True)))
+
+
 def copy_of(tensor: torch.Tensor) -> torch.Tensor:
     """The same values in memory of their own, laid out alike, with all that lies around them."""
     return layout_of(tensor).over(tensor.untyped_storage().clone())

@@ -11,6 +11,7 @@
 
 #include "kernel.h"
 #include "own_thread.h"
+#include "returned.h"
 #include "streams.h"
 #include "watch.h"
 
@@ -40,10 +41,11 @@ class Recording {
   Recording();
 
   // Append a step; the answer is the way in which it runs: "blas", "held", "packed", "generated" or "boxed" (always, without `direct`). `lent` are
-  // the inputs that it may keep.
+  // the inputs that it may keep; where it returns something else than `returns`, or frees one of these, `run` ends with
+  // OtherResults.
   std::string add(
       const c10::OperatorHandle& op, torch::jit::Stack args, std::vector<Filled> filled, std::vector<Result> results,
-      std::vector<int> dying, std::vector<int64_t> lent, bool direct);
+      std::vector<int> dying, std::vector<int64_t> lent, ReturnedForms returns, bool direct);
 
   // The fixed memory of input `index`, and the address at which it lies now.
   void set_input(int64_t index, const at::Tensor& whole);
