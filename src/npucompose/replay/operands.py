@@ -300,6 +300,25 @@ def sharing(inputs: Sequence[Any]) -> frozenset[int]:
     return frozenset(found)
 
 
+def overlaps_written(inputs: Sequence[Any], written: frozenset[int], still: frozenset[int]) -> bool:
+    """Whether one of the `written` tensors shares memory with another input; of those that stand `still`, only what is
+    written is looked at."""
+    if not written:
+        return False
+    spans = [
+        (*span_of(value), i)
+        for i, value in enumerate(inputs)
+        if isinstance(value, torch.Tensor) and (i in written or i not in still) and _has_span(value)
+    ]
+    return any(
+        i in written and i != j and low < end and begin < high for low, high, i in spans for begin, end, j in spans
+    )
+
+
+def _has_span(tensor: torch.Tensor) -> bool:
+    return tensor.layout is torch.strided and tensor.device.type != "meta" and tensor.numel() > 0
+
+
 def _begin(tensor: torch.Tensor, dtype: torch.dtype) -> int:
     """The offset of `tensor` in its storage, counted in elements of `dtype`."""
     return tensor.storage_offset() * tensor.element_size() // dtype.itemsize

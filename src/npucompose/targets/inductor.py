@@ -24,10 +24,11 @@ from torch._inductor.compile_fx import compile_fx, compile_fx_inner
 from torch._inductor.custom_graph_pass import CustomGraphPass
 from torch.utils._python_dispatch import _disable_current_modes
 
+from npucompose.graphs import written_inputs
 from npucompose.replay.interface import LowerRequest
 from npucompose.streams import strip
 from npucompose.targets import inductor_cache, unfused
-from npucompose.targets.aot import changed_by_a_plain_wrapper, traced_weights
+from npucompose.targets.aot import changed_by_a_plain_wrapper, eager_at_hand, traced_weights
 from npucompose.targets.cold_products import constants_of
 from npucompose.targets.in_place import ScatterInPlace
 from npucompose.targets.inductor_choices import choosing
@@ -61,6 +62,11 @@ class Subject:
     """Ids of the weights that the graph has as inputs all the same."""
     changed: tuple[torch.Tensor | int, ...] | None = None
     """What AOTAutograd's wrapper does around the graph (`changed_by_a_plain_wrapper`)."""
+    written: frozenset[int]
+    """The inputs that the graph writes."""
+    has_lazy_bits: bool = False
+    """Whether a value in it is the negative or the conjugate of what lies in its memory: torch's operators put that in
+    when they read, and the kernels that Inductor makes do not (torch 2.13)."""
     graph_module: fx.GraphModule
     """As the passes left it; Inductor changes it while it compiles."""
     unfused: Callable[[], fx.GraphModule]
@@ -79,6 +85,8 @@ class Subject:
             partial=backend.partial,
             at_once=backend.records_at_once,
             constants=self.watch,
+            eager_at_hand=True,
+            written=self.written,
         )
 
 
@@ -114,9 +122,9 @@ def through_inductor(
     AOTAutograd's own cache is off: its key knows no pass, so that a hit would run a graph that other passes made, and
     would leave no account of this one. Inductor's cache, whose key is the graph as the passes left it, stays on.
     """
-    first = _PassesFirst(backend, winners, unpacked)
+    first = _PassesFirst(backend, example_inputs, winners, unpacked)
     watch = watch or backend.frozen.watch(graph_module)
-    dynamo = unfused.copied(graph_module) if recorder is not None else graph_module
+    dynamo = unfused.copied(graph_module) if recorder is not None or watch is not None else graph_module
     digest = digest_of(watch.tensors) if watch is not None else None
     hooks = {
         "joint_custom_pre_pass": first,
@@ -133,11 +141,20 @@ def through_inductor(
         first=first, watch=watch, frozen=frozen, recorder=recorder, winners=winners,
         unfused=partial(unfused.unfused, backend, dynamo, example_inputs),
     )  # fmt: skip
-    # Boxed or not, it is called with the graph's inputs: Inductor's type says which and torch.compile does not care.
-    quick = inductor_cache.quick(keyed=digest is not None)
-    with functorch_config.patch(enable_autograd_cache=False), quick, made_our_way():
-        compiled: Any = compile_fx(graph_module, list(example_inputs), inner_compile=inner, config_patches=settings)
-    return compiled if watch is None else _holding(watch, compiled)
+
+    def compiled_with(settings: dict[str, Any]) -> Any:
+        # Boxed or not, it is called with the graph's inputs: Inductor's type says which and torch.compile does not care.
+        quick = inductor_cache.quick(keyed=digest is not None)
+        with functorch_config.patch(enable_autograd_cache=False), quick, made_our_way():
+            return compile_fx(graph_module, list(example_inputs), inner_compile=inner, config_patches=settings)
+
+    try:
+        compiled = compiled_with(settings)
+    except _InputsMerged:
+        graph_module = unfused.copied(dynamo)
+        compiled = compiled_with({**settings, "freezing": False})
+    called = compiled if recorder is None else eager_at_hand(compiled, dynamo)
+    return called if watch is None else _holding(watch, called)
 
 
 @attrs.frozen(kw_only=True, eq=False)
@@ -190,9 +207,28 @@ class _InnerCompile:
             watch=self.watch if freezes else None,
             unfrozen=frozenset(_kept()),
             changed=changed_by_a_plain_wrapper(),
+            written=written_inputs(aot.graph),
+            has_lazy_bits=any(map(_is_lazy, aot.graph.nodes)),
             graph_module=aot,
             unfused=partial(self.unfused, aot),
         )
+
+
+def _is_lazy(node: fx.Node) -> bool:
+    value = node.meta.get("val")
+    return isinstance(value, torch.Tensor) and (value.is_neg() or value.is_conj())
+
+
+class _InputsMerged(Exception):
+    """AOTAutograd has put one input in the place of several that share memory, one of them written, so that weights do
+    not stand where they did: what would be frozen by its position could be another."""
+
+
+def _check_positions(example_inputs: Sequence[Any]) -> None:
+    context = TracingContext.try_get()
+    known: Any = getattr(context, "fw_metadata", None)
+    if known is not None and len(known.input_info) != len(traced_weights(context)) + len(example_inputs):
+        raise _InputsMerged
 
 
 def _after_the_callers(ours: CustomGraphPass) -> Any:
@@ -264,8 +300,16 @@ class _PassesFirst(CustomGraphPass):
     for training reach the hook joint, forward and backward in one; their passes run on the two halves, in `inner`.
     """
 
-    def __init__(self, backend: Backend, winners: Winners | None = None, unpacked: Frozen | None = None) -> None:
+    def __init__(
+        self,
+        backend: Backend,
+        given: Sequence[Any],
+        winners: Winners | None = None,
+        unpacked: Frozen | None = None,
+    ) -> None:
+        """`given`: the inputs of Dynamo's graph."""
         self.backend, self.winners, self._unpacked = backend, winners, unpacked
+        self._given = given
         self._of: Compilation | None = None
         self._begun = 0.0
 
@@ -278,6 +322,8 @@ class _PassesFirst(CustomGraphPass):
         # Inductor of torch 2.9 and older calls this hook a second time, after it has folded constants.
         if self._of is not None and self._of.graph_module is graph_module:
             return
+        if inductor_config.freezing:
+            _check_positions(self._given)
         self.rewrite(graph_module, [node.meta.get("val") for node in placeholders])
         if self._unpacked is not None and inductor_config.freezing:
             self._unpacked(graph_module)

@@ -18,7 +18,7 @@ from npucompose.replay.front.graph_cache import GraphCache
 from npucompose.replay.interface import Lowered, LowerRequest
 from npucompose.results.winners import Winner
 from npucompose.targets.inductor_code import InductorCode, UnreadCode
-from npucompose.targets.unfused import Untraced
+from npucompose.targets.unfused import Untraced, copied
 
 if TYPE_CHECKING:
     from npucompose.replay.front.generated_cache import HowOften
@@ -43,8 +43,12 @@ class NativeRecorder:
     _unfused: GraphModule | None = field(default=None, init=False)
 
     def wants(self, subject: Subject) -> bool:
-        """Not where the unfused graph is known to be faster; where nothing is known the contest is prepared."""
+        """Not where the unfused graph is known to be faster, and where Inductor's kernels would read other values; where
+        nothing is known the contest is prepared."""
         self._unfused = None
+        if subject.has_lazy_bits:
+            self._unfused = copied(subject.graph_module)
+            return False
         if not self.native:
             return True
         known = self.winners.known(subject.key, (FUSED, UNFUSED))

@@ -12,7 +12,8 @@ from typing import Any
 from npucompose.errors import CaptureError
 from npucompose.replay.front.graph_cache import GraphCache
 from npucompose.replay.gate import Refused
-from npucompose.replay.interface import LowerRequest, SeenCall, note, watchers
+from npucompose.replay.interface import LowerRequest, RunAsEager, SeenCall, note, watchers
+from npucompose.replay.state import have_tangents
 from npucompose.results.graphs import Outside, Partition
 
 WHOLE = "the whole graph"
@@ -36,6 +37,10 @@ class AsCompiled(GraphCache):
     def __call__(self, inputs: list[Any]) -> list[Any]:
         if self._outside is None:
             return super().__call__(inputs)
+        if self._meet(inputs):
+            raise RunAsEager
+        if have_tangents(inputs):
+            return self._as_traced(inputs)
         self._eager += 1
         given = list(inputs) if watchers else []
         outputs = self._as_it_is(inputs)
@@ -43,6 +48,11 @@ class AsCompiled(GraphCache):
             words = f"Inductor's wrapper calls its kernels, because {self._outside.reason}"
             note(SeenCall(None, given, outputs, self.capture_limit, instead=words))
         return outputs
+
+    def _as_traced(self, inputs: list[Any]) -> list[Any]:
+        if self.request.eager_at_hand:
+            raise RunAsEager
+        return super()._as_traced(inputs)
 
     def _as_it_is(self, inputs: list[Any]) -> list[Any]:
         return list(self.compiled(list(inputs)))

@@ -14,6 +14,7 @@ from attrs import define
 from torch import fx
 from torch.utils._python_dispatch import _disable_current_modes
 
+from npucompose.graphs import written_inputs
 from npucompose.graphs.recordable import refused_by_recordings
 from npucompose.replay import gate
 from npucompose.replay.captured_graph import CapturedGraph, PlanCache
@@ -24,6 +25,7 @@ from npucompose.replay.interface import (
     Admission,
     LowerRequest,
     Recording,
+    RunAsEager,
     SeenCall,
     WhenFull,
     WhenNew,
@@ -33,7 +35,9 @@ from npucompose.replay.interface import (
 )
 from npucompose.replay.memory.arena import Arena, fork_safe_lock
 from npucompose.replay.memory.inputs import signature
+from npucompose.replay.operands import overlaps_written
 from npucompose.replay.plan import Workers
+from npucompose.replay.state import have_tangents
 from npucompose.results.graphs import Partition
 from npucompose.results.measured import CallStatistics
 from npucompose.schema.experiment import Partial
@@ -115,6 +119,8 @@ class GraphCache:
         self._hits = self._replacements = self._eager = 0
         self._cost_s = self._cost_again_s = 0.0
         """What a capture takes, and what it takes where the plan was cached, each by the last one."""
+        self._written: frozenset[int] | None = None
+        """Inputs that the graph writes; None until somebody asks."""
         self._moving: tuple[int, ...] | None = None
         """Inputs that are no parameters."""
         self._warned: set[str] = set()
@@ -162,6 +168,8 @@ class GraphCache:
         if gate.has_onlookers():  # who wants to see every operator does
             self._eager += 1
             return None, self._as_it_is(inputs)
+        if have_tangents(inputs):
+            return None, self._as_traced(inputs)
         with self._lock:  # two threads with one new signature make one recording
             call = self._settle()
             glance = self._at_a_glance(inputs)
@@ -172,6 +180,8 @@ class GraphCache:
                     entry.replay_s = perf_counter() - begun
                     self._use(entry, call)
                     return entry.recording, outputs
+            if self.segmented is None and self._meet(inputs):
+                raise RunAsEager
             if self.segmented is None and self._makes_place(glance, inputs):
                 return self._capture(inputs, glance, call)
             self.last = self._steady = None
@@ -282,6 +292,20 @@ class GraphCache:
     def is_within_a_replay(self) -> bool:
         """This thread is replaying what lies in the same memory: an operator of that graph has called this one."""
         return self.arena.is_mine()
+
+    def _meet(self, inputs: list[Any]) -> bool:
+        """Whether inputs overlap, one of them written, that did not when the graph was made: it is right for none such."""
+        if not self.request.eager_at_hand:
+            return False
+        if self._written is None:
+            given, graph = self.request.written, self.request.graph_module.graph
+            self._written = written_inputs(graph) if given is None else given
+        return overlaps_written(inputs, self._written, self.request.static_inputs)
+
+    def _as_traced(self, inputs: list[Any]) -> list[Any]:
+        """The graph with its operators, where a compiler's kernels would not do."""
+        self._eager += 1
+        return self._as_it_is(inputs)
 
     def _as_it_is(self, inputs: list[Any]) -> list[Any]:
         return list(self.request.graph_module.forward(*inputs))
