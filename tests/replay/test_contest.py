@@ -23,6 +23,10 @@ class Timed:
         self.plan, self._recording, self._clock, self._ns = recording.plan, recording, clock, ns
         self.replays = 0
 
+    def moved(self, inputs: Any, arena: Any) -> Timed:
+        self._recording = self._recording.moved(inputs, arena)
+        return self
+
     def replay(self, *inputs: Any) -> list[Any]:
         self.replays += 1
         self._clock.now += self._ns
@@ -64,8 +68,8 @@ def held(
     recording, _ = CapturedGraph.capture_call(module, inputs)
     both = [Timed(recording, clock, fused_us * 1000)]
 
-    def other() -> Any:
-        both.append(Timed(CapturedGraph.capture(one.unfused, inputs), clock, unfused_us * 1000))
+    def other(given: Any) -> Any:
+        both.append(Timed(CapturedGraph.capture(one.unfused, given), clock, unfused_us * 1000))
         return both[-1]
 
     stays: Any = one.won(both[0], other, inputs, before)  # type: ignore[arg-type]
@@ -155,8 +159,8 @@ def test_an_error_of_the_rival_ends_the_contest_and_nothing_else(clock: Clock):
     fused, _ = CapturedGraph.capture_call(traced(counted, *inputs), inputs)
     one = Contest(key="k", unfused=traced(counted, *inputs), limit_ms=50, keep=kept.append)
 
-    def other() -> CapturedGraph:
-        return CapturedGraph.capture(fx.symbolic_trace(failing), inputs)
+    def other(given: Any) -> CapturedGraph:
+        return CapturedGraph.capture(fx.symbolic_trace(failing), given)
 
     assert one.won(fused, other, inputs, {1: torch.zeros(4)}) is fused
     assert kept[0].why.startswith("unfused it cannot be run: ")

@@ -115,10 +115,15 @@ def translate_torch_errors(debug: bool = False) -> Iterator[None]:
             raise ours from (error if debug else None)
         if isinstance(error, BackendCompilerFailed):
             inner = error.inner_exception
+            way_out = ". mode=reduce-overhead records such a graph without Inductor" if _is_inductors(inner) else ""
             raise CompileError(
-                f"the backend failed while it compiled the graph: {type(inner).__name__}: {_first_line(str(inner))}"
+                f"the backend failed while it compiled the graph: {type(inner).__name__}: {_first_line(str(inner))}{way_out}"
             ) from error
         raise CompileError(sentence(str(error))) from error
+
+
+def _is_inductors(error: BaseException | None) -> bool:
+    return type(error).__module__.startswith("torch._inductor")
 
 
 def _ours(error: BaseException | None) -> NpuComposeError | None:

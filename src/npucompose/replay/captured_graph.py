@@ -8,9 +8,10 @@ objects (some kilobytes for a step) and the graph's own constants.
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypedDict
 
@@ -214,9 +215,9 @@ class CapturedGraph:
         with gc_paused(), memory_errors_in_words():
             before = trial.before(graph_module, inputs) if trial is not None and graph_module is not None else {}
             plan, results = run(executors.one_thread(workers), executors.computes)
-            _check_still_there(inputs, results)
             recorded = time.perf_counter()
-            with isolated_capture():
+            with _with_results(results), memory_errors_in_words(), isolated_capture():
+                _check_still_there(inputs)
                 captured = cls(
                     plan,
                     inputs,
@@ -245,6 +246,11 @@ class CapturedGraph:
     def signature(self) -> tuple[str, ...]:
         """Shapes and numbers, and the addresses of the inputs in `fixed`."""
         return self._inputs.signature
+
+    def moved(self, inputs: Sequence[Any], arena: Arena) -> CapturedGraph:
+        """Another recording of its plan, for inputs of its signature that lie elsewhere, fixed ones too."""
+        lie_at(self.plan, inputs)
+        return CapturedGraph.from_plan(self.plan, inputs, **{**self.how, "arena": arena})
 
     def replay(self, *inputs: Any, reuse: bool = False) -> list[Any]:
         """The outputs for inputs of the recording's signature; SignatureError for others."""
@@ -305,17 +311,25 @@ class CapturedGraph:
         }
 
 
-def _check_still_there(inputs: Sequence[Any], results: list[Any] | None) -> None:
-    """Refused, with the results, where an operator has freed the memory of an input, or cut it short."""
+@contextlib.contextmanager
+def _with_results(results: list[Any] | None) -> Iterator[None]:
+    """What is refused when the call is over goes with its results: the call does not run a second time."""
+    try:
+        yield
+    except gate.Refused as refusal:
+        refusal.outputs = results
+        raise
+
+
+def _check_still_there(inputs: Sequence[Any]) -> None:
+    """Refused where an operator has freed the memory of an input, or cut it short."""
     for index, value in enumerate(inputs):
         if isinstance(value, torch.Tensor) and (gone := gate.why_no_memory(value)):
-            refusal = gate.Refused(
+            raise gate.Refused(
                 f"cannot record what reads input {index}: when the call was over, it {gone}.",
                 reason=f"an operator frees the memory of an input: it {gone}",
                 index=index,
             )
-            refusal.outputs = results
-            raise refusal
 
 
 def _pinned_together(shared: frozenset[int], written: frozenset[int]) -> frozenset[int]:
@@ -359,9 +373,7 @@ class CachedPlan:
         """A recording for these inputs; None where it would not be one of their signature. Nothing is run."""
         if gate.first_refused(inputs) or sharing(inputs) or signature(inputs, self.fixed) != self.signature:
             return None
-        for root in self.plan.roots:
-            if root.kind == "input":
-                _move(root, inputs[root.index])
+        lie_at(self.plan, inputs)
         return CapturedGraph.from_plan(self.plan, inputs, **self.how)
 
 
@@ -407,11 +419,17 @@ class PlanCache:
         return steps <= MOST_STEPS and sum(plan.constants_bytes for plan in plans) <= MOST_BYTES
 
 
-def _move(root: Root, given: torch.Tensor) -> None:
-    """Let the root of an input lie where this one does, with what the plan knows of its layout.
+def lie_at(plan: Plan, inputs: Sequence[Any]) -> None:
+    """Let the roots of inputs lie where these do, with what the plan knows of their layouts.
 
     Recordings that were made of the plan before have storages of their own.
     """
+    for root in plan.roots:
+        if root.kind == "input":
+            _move(root, inputs[root.index])
+
+
+def _move(root: Root, given: torch.Tensor) -> None:
     if given.numel() == 0:
         return
     layout = layout_of(root.contents)

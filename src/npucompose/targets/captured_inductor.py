@@ -36,6 +36,9 @@ class CapturingRecorder:
         self._graph = copied(subject.graph_module)
         return not subject.has_lazy_bits
 
+    def gave_up(self, subject: Subject) -> None:
+        """The copy that `wants` made is there."""
+
     def lowered(self, subject: Subject, compiled: Any) -> Lowered:
         graph_module, self._graph = self._graph, None
         assert graph_module is not None

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from functools import partial
 from time import perf_counter
@@ -22,6 +22,7 @@ from torch._inductor import config as inductor_config
 from torch._inductor.codecache import PyCodeCache
 from torch._inductor.compile_fx import compile_fx, compile_fx_inner
 from torch._inductor.custom_graph_pass import CustomGraphPass
+from torch._inductor.exc import InductorError
 from torch.utils._python_dispatch import _disable_current_modes
 
 from npucompose.graphs import written_inputs
@@ -95,6 +96,10 @@ class Recorder(Protocol):
 
     def wants(self, subject: Subject) -> bool:
         """Whether Inductor has to compile the graph."""
+        ...
+
+    def gave_up(self, subject: Subject) -> None:
+        """Inductor cannot compile what was wanted: None follows in its place. Raises `unfused.Untraced`."""
         ...
 
     def lowered(self, subject: Subject, compiled: Any) -> Lowered:
@@ -180,8 +185,16 @@ class _InnerCompile:
         if infers and recorder is not None:
             subject = self._subject(aot, keywords.get("static_input_idxs") or (), freezes=freezes)
         if recorder is None or subject is None or recorder.wants(subject):
-            with nullcontext() if self.winners is None else choosing(self.winners, self.first.key, constants_of(aot)):
-                compiled = compile_fx_inner(aot, inputs, **keywords)
+            try:
+                compiled = self._compiled(aot, inputs, keywords)
+            except InductorError as error:
+                if recorder is None or subject is None or self.first.backend.partial == "refuse":
+                    raise
+                try:
+                    recorder.gave_up(subject)
+                except unfused.Untraced:
+                    raise error from None
+                self.first.backend.notices.warn(_gave_up(error))
         self.first.lowered()
         if freezes and self.watch is not None:
             self.watch.froze(_kept())
@@ -192,6 +205,10 @@ class _InnerCompile:
         winner = None if self.winners is None else self.winners.found.get(subject.key)
         given = len(self.first.backend.sources)
         return self.first.recorded(lowered, KeptCode.of(subject, compiled, winner, inputs=len(inputs), given=given))
+
+    def _compiled(self, aot: fx.GraphModule, inputs: Sequence[Any], keywords: Mapping[str, Any]) -> Any:
+        with nullcontext() if self.winners is None else choosing(self.winners, self.first.key, constants_of(aot)):
+            return compile_fx_inner(aot, inputs, **keywords)
 
     def _freeze(self, aot: fx.GraphModule) -> None:
         _own_memory(aot)
@@ -212,6 +229,14 @@ class _InnerCompile:
             graph_module=aot,
             unfused=partial(self.unfused, aot),
         )
+
+
+def _gave_up(error: Exception) -> str:
+    said = str(error).strip().partition("\n")[0]
+    return (
+        f"Inductor cannot compile a graph ({said}): its operators are recorded as they are, as mode=reduce-overhead does. "
+        "compile.partial=refuse makes this an error."
+    )
 
 
 def _is_lazy(node: fx.Node) -> bool:

@@ -107,7 +107,8 @@ def for_inference(value: Any) -> Any:
     """A result as inference mode gives it: the same memory, without a history to come."""
     if not isinstance(value, torch.Tensor) or value.is_inference():
         return value
-    return layout_of(value).over(value.untyped_storage())
+    with torch.inference_mode():
+        return layout_of(value).over(value.untyped_storage())
 
 
 @define(kw_only=True, eq=False)
@@ -157,7 +158,7 @@ class GraphRecorder:
 
     def _attribute(self, node: fx.Node) -> Any:
         value = attribute(self.graph_module, node)
-        if not isinstance(value, torch.Tensor):
+        if not isinstance(value, torch.Tensor) or value.layout is not torch.strided:  # a library's own: nobody looks into
             return value
         alias = alias_of(value)
         self.ledger.alive.append(alias)

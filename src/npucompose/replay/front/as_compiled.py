@@ -10,13 +10,11 @@ from collections.abc import Callable
 from typing import Any
 
 from npucompose.errors import CaptureError
-from npucompose.replay.front.graph_cache import GraphCache
+from npucompose.replay.front.graph_cache import WHOLE, GraphCache
 from npucompose.replay.gate import Refused
 from npucompose.replay.interface import LowerRequest, RunAsEager, SeenCall, note, watchers
 from npucompose.replay.state import have_tangents
 from npucompose.results.graphs import Outside, Partition
-
-WHOLE = "the whole graph"
 
 
 class AsCompiled(GraphCache):
@@ -68,4 +66,4 @@ class AsCompiled(GraphCache):
         return refusal.outputs if refusal.outputs is not None else self._as_it_is(inputs)
 
     def partition(self) -> Partition:
-        return Partition() if self._outside is None else Partition(segments=0, outside=(self._outside,))
+        return super().partition() if self._outside is None else Partition(segments=0, outside=(self._outside,))

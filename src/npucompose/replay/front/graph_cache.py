@@ -33,17 +33,18 @@ from npucompose.replay.interface import (
     note,
     watchers,
 )
-from npucompose.replay.memory.arena import Arena, fork_safe_lock
+from npucompose.replay.memory.arena import Arena, fork_safe_lock, memory_errors_in_words
 from npucompose.replay.memory.inputs import signature
 from npucompose.replay.operands import overlaps_written
 from npucompose.replay.plan import Workers
 from npucompose.replay.state import have_tangents
-from npucompose.results.graphs import Partition
+from npucompose.results.graphs import Outside, Partition
 from npucompose.results.measured import CallStatistics
 from npucompose.schema.experiment import Partial
 from npucompose.schema.sizes import MemoryBound
 from npucompose.streams import decision_of
 
+WHOLE = "the whole graph"
 WITHIN_A_REPLAY = (
     "an operator of a recorded graph calls a compiled graph whose recordings lie in the same memory: that one runs "
     "without replay there. target.pool=graph gives each graph memory of its own."
@@ -123,6 +124,8 @@ class GraphCache:
         """Inputs that the graph writes; None until somebody asks."""
         self._moving: tuple[int, ...] | None = None
         """Inputs that are no parameters."""
+        self._unrecorded: dict[Hashable, Outside] = {}
+        """Signatures, at a glance, whose calls cannot be recorded for their size."""
         self._warned: set[str] = set()
         self._lock = fork_safe_lock()
 
@@ -247,7 +250,7 @@ class GraphCache:
 
     def _makes_place(self, glance: Hashable, inputs: list[Any]) -> bool:
         """Whether a signature gets a recording; the one that has to go for it is gone then."""
-        if not self._is_worth_it(glance, inputs):
+        if glance in self._unrecorded or not self._is_worth_it(glance, inputs):
             return False
         if self._is_full():
             self._plans.keep(self._entries[0].glance, self._entries[0].recording, wanted=glance)
@@ -287,6 +290,7 @@ class GraphCache:
             self._entries.clear()
             self._by_glance.clear()
             self._plans.clear()
+            self._unrecorded.clear()
             self.last = self._steady = None
 
     def is_within_a_replay(self) -> bool:
@@ -322,6 +326,8 @@ class GraphCache:
         except Refused as refusal:
             if self.partial == "refuse":
                 raise
+            if refusal.node is None and refusal.index < 0:
+                return None, self._too_large(refusal, glance, inputs)
             return None, self._cut(refusal, inputs)
         self._cost_s = captured.seconds
         self._cost_again_s = self._cost_again_s or captured.seconds
@@ -339,15 +345,23 @@ class GraphCache:
         self._steady = None  # the first replay is timed
 
     def _cut(self, refusal: Refused, inputs: list[Any]) -> list[Any]:
-        """Everything but what was refused is recorded, in parts, from the next call on."""
+        """Everything but what was refused is recorded, in parts, from the next call on; an input that no operator reads
+        belongs to none of them."""
         found = nodes_of(refusal, self.request.graph_module.graph)
-        if not found:
-            raise refusal
         segmented = Segmented(self.request, found, self.alike, clone_output=self.clone_output)
         outputs = refusal.outputs if refusal.outputs is not None else segmented(inputs)
         self.segmented = segmented
         self.last = self._steady = None
         return outputs
+
+    def _too_large(self, refusal: Refused, glance: Hashable, inputs: list[Any]) -> list[Any]:
+        """Calls of this signature run the graph as it is."""
+        self._warn_once("too large", lambda: f"a call is not recorded: {refusal.reason}. Calls of its sizes run as they are.")
+        self._unrecorded[glance] = Outside(node="", operator=WHOLE, reason=refusal.reason)
+        if refusal.outputs is not None:
+            return refusal.outputs
+        with memory_errors_in_words():
+            return self._as_it_is(inputs)
 
     def alike(self, request: LowerRequest) -> GraphCache:
         """A cache for a part of this graph, whose results the caller does not see as they are."""
@@ -365,7 +379,10 @@ class GraphCache:
 
     def partition(self) -> Partition:
         """How the graph is cut; a graph that is not has one segment."""
-        return Partition() if self.segmented is None else self.segmented.partition()
+        if self.segmented is not None:
+            return self.segmented.partition()
+        outside = tuple(self._unrecorded.values())
+        return Partition(segments=1 if self._entries or not outside else 0, outside=outside)
 
     def recorded(self, inputs: list[Any]) -> tuple[Recording, list[Any]]:
         """A recording of the graph for the signature of `inputs`, and the results of the call that was recorded."""

@@ -264,7 +264,7 @@ def nodes_of(refusal: Refused, graph: fx.Graph) -> dict[fx.Node, str]:
     if refusal.node is not None:
         return {refusal.node: refusal.reason}
     given = graph.find_nodes(op="placeholder")[refusal.index]
-    return {node: refusal.reason for node in given.users if node.op == "call_function" and not is_getitem(node)}
+    return {node: refusal.reason for node in given.users if node.op != "output"}
 
 
 class Segmented:
