@@ -1,7 +1,7 @@
 """Dynamo's graphs, called through a backend of ours and through torch's own on copies of the same inputs, and compared.
 
-`Judge(mode).judging(backend)` is a backend that has `backend` compile each graph, as if it were not there, and judges
-the graph when it is first called. Four calls: the inputs that came, the same again, other values at other addresses, and
+`Judge(mode).judging(backend)` is a backend that has `backend` compile each graph, as if it were not there, and
+judges the graph when it is first called. Four calls: the inputs that came, the same again, other values at other addresses, and
 the first values at new addresses; all results are held and looked at once more in the end.
 """
 
@@ -140,7 +140,12 @@ class _Judged:
             except Uncopied as why:
                 yield Verdict("skipped", str(why))
                 continue
-            with _quiet(), torch.random.fork_rng(devices=()), _config(self._judge.mode), torch.set_grad_enabled(training):
+            with (
+                _quiet(),
+                torch.random.fork_rng(devices=()),
+                _config(self._judge.mode),
+                torch.set_grad_enabled(training),
+            ):
                 yield self._verdict(ways, pool)
 
     def _verdict(self, ways: Mapping[str, Callable[..., Any]], pool: Pool) -> Verdict:
@@ -207,7 +212,7 @@ def _config(mode: Mode) -> Iterator[None]:
 
 
 class Pool:
-    """`inputs(k)` for call k: copies of what came, overlapping as they did; module's own tensors are the same in each."""
+    """`inputs(k)` for call k: copies of what came, overlapping as they did; a module's own tensors are the same."""
 
     def __init__(
         self, given: Sequence[Any], fixed: frozenset[int], graph: fx.GraphModule, *, training: bool = False
@@ -222,7 +227,9 @@ class Pool:
         if self.training:
             for flipped in (False, True):
                 self._restore()
-                yield [_leaf(value, of) for value, of in zip(_Copies(self._given, flipped).row(), self._given, strict=True)]
+                yield [
+                    _leaf(value, of) for value, of in zip(_Copies(self._given, flipped).row(), self._given, strict=True)
+                ]
             return
         first, before = _Copies(self._given).row(), _Copies(self._given).row()
         for number in range(4):

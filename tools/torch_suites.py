@@ -6,8 +6,8 @@ bit), against eager and Inductor in max-autotune; what the test itself asserts o
 
 Tests run one after the other in a process that is started anew when one crashes it or takes too long. What came of each
 is noted at once in the cache folder, with a digest of the sources that it was judged with: started again, the script
-goes on where it stopped. `--again PATTERN` forgets tests that match, `--failed` those that were not right. The counts go
-to benchmarks/results/torch_suites.json. Exit status 1 where any graph was wrong, refused, crashed or hung.
+goes on where it stopped. `--again PATTERN` forgets tests that match, `--failed` those that were not right. The counts
+go to benchmarks/results/torch_suites.json. Exit status 1 where any graph was wrong, refused, crashed or hung.
 
 The files may be of another torch: names that they import and that this torch lacks are stood in for, flags by False,
 decorators by ones that change nothing. The test files need the package expecttest.
@@ -225,7 +225,8 @@ class Worker:
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTORCH_TESTING_DEVICE_ONLY_FOR": "cpu"}
         self.process = subprocess.Popen(
             [sys.executable, "-m", "tools.torch_suites", str(folder), "--work", suite, mode, str(notes)],
-            stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd=ROOT, env=environment, text=True,
+            stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd=ROOT, env=environment,
+            text=True,
         )  # fmt: skip
 
     def lines(self) -> Iterator[dict[str, Any]]:
@@ -265,7 +266,9 @@ class Worker:
         if isinstance(entry, dict):
             return entry
         ours = self.stage == OURS
-        kind, words = (entry, f"exit status {self.process.returncode}") if ours else ("skipped", f"torch's own: {entry}")
+        kind, words = (
+            (entry, f"exit status {self.process.returncode}") if ours else ("skipped", f"torch's own: {entry}")
+        )
         return {"test": test, "found": [(kind, words)], "passed": False, "took": limit_s if entry == "hung" else 0}
 
     def close(self) -> None:

@@ -10,6 +10,7 @@ from torch import fx
 
 from npucompose.errors import CaptureError
 from npucompose.replay.capture.recorder import record, record_call
+from npucompose.replay.captured_graph import CapturedGraph
 from npucompose.replay.memory.placement import Lifetimes
 from npucompose.replay.operands import layout_of
 from npucompose.replay.plan import Plan, PlanSlot, Register, Root, Step, Threads, dying_registers

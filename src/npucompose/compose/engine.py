@@ -116,9 +116,8 @@ def translate_torch_errors(debug: bool = False) -> Iterator[None]:
         if isinstance(error, BackendCompilerFailed):
             inner = error.inner_exception
             way_out = ". mode=reduce-overhead records such a graph without Inductor" if _is_inductors(inner) else ""
-            raise CompileError(
-                f"the backend failed while it compiled the graph: {type(inner).__name__}: {_first_line(str(inner))}{way_out}"
-            ) from error
+            said = f"{type(inner).__name__}: {_first_line(str(inner))}"
+            raise CompileError(f"the backend failed while it compiled the graph: {said}{way_out}") from error
         raise CompileError(sentence(str(error))) from error
 
 

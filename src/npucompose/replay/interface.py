@@ -136,8 +136,10 @@ class LowerRequest:
 
 
 class RunAsEager(Exception):
-    """Raised through AOTAutograd's wrapper, before anything has run: the call is one that only Dynamo's graph, called as
-    it is, does as eager does it (`LowerRequest.eager_at_hand`)."""
+    """Signal of a call that Dynamo's graph alone, called as it is, does as eager does it; nothing has run.
+
+    It goes through AOTAutograd's wrapper to the caller that takes it (`LowerRequest.eager_at_hand`).
+    """
 
 
 class Captured(Protocol):

@@ -230,7 +230,9 @@ def without_memory(tensor: torch.Tensor) -> torch.Tensor:
 def lie_alike(a: torch.Tensor, b: torch.Tensor) -> bool:
     """Equal type, sizes, strides and lazy bits, wherever they are; the stride of a single element means nothing."""
     same = a.dtype == b.dtype and a.shape == b.shape and a.is_conj() == b.is_conj() and a.is_neg() == b.is_neg()
-    return same and (not a.numel() or all(n < 2 or s == t for n, s, t in zip(a.shape, a.stride(), b.stride(), strict=True)))
+    return same and (
+        not a.numel() or all(n < 2 or s == t for n, s, t in zip(a.shape, a.stride(), b.stride(), strict=True))
+    )
 
 
 def copy_of(tensor: torch.Tensor) -> torch.Tensor:

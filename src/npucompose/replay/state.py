@@ -10,7 +10,8 @@
 | inference mode | results are of the caller's mode; kernels see no other memory |
 | autocast | off around a replay: its casts stand in the graph |
 | matmul precision, number of threads | kernels set up for others give way to torch's own |
-| gradient mode, default dtype and device, deterministic algorithms, torch.compile's stance | Dynamo guards them; a detached handle asks itself (`call_mode`) |
+| gradient mode, default dtype and device | Dynamo guards them; a detached handle asks itself (`call_mode`) |
+| deterministic algorithms, torch.compile's stance | the same |
 
 executor/src/gate.h and front.cpp are the same for the replayer in C++.
 """

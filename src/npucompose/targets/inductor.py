@@ -148,7 +148,7 @@ def through_inductor(
     )  # fmt: skip
 
     def compiled_with(settings: dict[str, Any]) -> Any:
-        # Boxed or not, it is called with the graph's inputs: Inductor's type says which and torch.compile does not care.
+        # Boxed or not, it is called with the graph's inputs: Inductor's type says which, torch.compile does not care.
         quick = inductor_cache.quick(keyed=digest is not None)
         with functorch_config.patch(enable_autograd_cache=False), quick, made_our_way():
             return compile_fx(graph_module, list(example_inputs), inner_compile=inner, config_patches=settings)
@@ -234,8 +234,8 @@ class _InnerCompile:
 def _gave_up(error: Exception) -> str:
     said = str(error).strip().partition("\n")[0]
     return (
-        f"Inductor cannot compile a graph ({said}): its operators are recorded as they are, as mode=reduce-overhead does. "
-        "compile.partial=refuse makes this an error."
+        f"Inductor cannot compile a graph ({said}): its operators are recorded as they are, as with mode=reduce-overhead."
+        " compile.partial=refuse makes this an error."
     )
 
 

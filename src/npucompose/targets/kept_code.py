@@ -116,8 +116,8 @@ def restored(
         winners.compiled(product, winner)
     if recorder is not None:
         subject = Subject(
-            key=kept.graph, fixed=frozenset(kept.fixed), watch=None, changed=kept.changed, written=frozenset(kept.changed),
-            graph_module=graph_module, unfused=_not_at_hand,
+            key=kept.graph, fixed=frozenset(kept.fixed), watch=None, changed=kept.changed,
+            written=frozenset(kept.changed), graph_module=graph_module, unfused=_not_at_hand,
         )  # fmt: skip
         called = recorder.lowered(subject, compiled)
     before = Snapshot.from_graph(graph_module.graph)

@@ -43,8 +43,10 @@ class NativeRecorder:
     _unfused: GraphModule | None = field(default=None, init=False)
 
     def wants(self, subject: Subject) -> bool:
-        """Not where the unfused graph is known to be faster, and where Inductor's kernels would read other values; where
-        nothing is known the contest is prepared."""
+        """Not where the unfused graph is known to be faster, nor where Inductor's kernels would read other values.
+
+        Where nothing is known the contest is prepared.
+        """
         self._unfused = None
         if subject.has_lazy_bits:
             self._unfused = _as_it_is(subject)

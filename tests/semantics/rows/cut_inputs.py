@@ -54,29 +54,6 @@ def a_tensor_elsewhere_that_is_read(compiled: Compiled):
     return call
 
 
-class Sharded(nn.Module):
-    """Frees its weight behind each call and fills it before, as FSDP does."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.randn(4, 4), requires_grad=False)
-        self.shard = self.weight.detach().clone()
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        self.weight.untyped_storage().resize_(self.shard.untyped_storage().nbytes())
-        self.weight.copy_(self.shard)
-        y = x @ self.weight + 1
-        self.weight.untyped_storage().resize_(0)
-        return y
-
-
-@row
-def a_weight_that_is_there_for_the_call_alone(compiled: Compiled):
-    module = Sharded()
-    f = compiled(module)
-    return lambda x: f(x)
-
-
 def probabilities(k: int) -> tuple[torch.Tensor, ...]:
     return (torch.rand(6),)
 

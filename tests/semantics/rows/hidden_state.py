@@ -83,7 +83,7 @@ def with_filling(compiled: Compiled, function: Callable[[torch.Tensor], torch.Te
     return call
 
 
-@row(fast=True)
+@row(fast=True, fused=False)
 def filled_memory(compiled: Compiled):
     return with_filling(compiled, lambda x: torch.empty(4) + x)
 
@@ -98,12 +98,12 @@ def filled_memory_of_a_tensors_type(compiled: Compiled):
     return with_filling(compiled, lambda x: x.new_empty(3, 4) * x)
 
 
-@row
+@row(fused=False)
 def filled_memory_of_whole_numbers(compiled: Compiled):
     return with_filling(compiled, lambda x: torch.empty(4, dtype=torch.int64) + x.long())
 
 
-@row
+@row(fused=False)
 def filled_memory_that_is_returned(compiled: Compiled):
     return with_filling(compiled, lambda x: torch.empty(4))
 
@@ -316,4 +316,4 @@ def a_stance_in_turns(compiled: Compiled):
             eager = f(x)
             return [plain, eager, len(seen) - before, f is not model]
 
-    return (lambda x: call(x)[:3])
+    return lambda x: call(x)[:3]

@@ -179,3 +179,39 @@ def a_value_that_an_operator_frees(compiled: Compiled):
         return total + 1
 
     return compiled(f)
+
+
+@torch.library.custom_op("semantics::frees_later", mutates_args=("total",))
+def frees_later(x: torch.Tensor, number: torch.Tensor, total: torch.Tensor) -> None:
+    total.add_(x)
+    if int(number) > 2:
+        x.untyped_storage().resize_(0)
+
+
+@frees_later.register_fake
+def _(x: torch.Tensor, number: torch.Tensor, total: torch.Tensor) -> None:
+    return None
+
+
+@row(inputs=lambda k: (torch.randn(8), torch.tensor(k), torch.zeros(8)))
+def a_value_that_an_operator_frees_later(compiled: Compiled):
+    def f(x: torch.Tensor, n: torch.Tensor, total: torch.Tensor) -> torch.Tensor:
+        frees_later(x * 2, n, total)
+        return total + 1
+
+    return compiled(f)
+
+
+@row(inputs=lambda k: (torch.randn(8), torch.tensor(k), torch.zeros(8)), fused=False)
+def an_input_that_an_operator_frees_later(compiled: Compiled):
+    def f(x: torch.Tensor, n: torch.Tensor, total: torch.Tensor) -> torch.Tensor:
+        frees_later(x, n, total)
+        return total + 1
+
+    g = compiled(f)
+
+    def call(x: torch.Tensor, n: torch.Tensor, total: torch.Tensor) -> list[Any]:
+        given = x.clone()
+        return [g(given, n, total), given.untyped_storage().nbytes()]
+
+    return call

@@ -147,6 +147,8 @@ class Calls:
             self.single_thread.see(op, real_args, real_kwargs)
         result = self._run(node, traits, real_args, real_kwargs)
         try:
+            if traits.may_keep:
+                _check_still_there(node, flat((real_args, real_kwargs)))
             tensors = gate.checked(node, op, result, bool(read))
             if traits.is_as_strided:
                 self._count_from_the_storage(read, tensors)
@@ -391,7 +393,7 @@ class Calls:
         return placed
 
     def _looked_at(self, node: fx.Node, traits: Traits, result: Any) -> _LookedAt:
-        """Of an operator that is not torch's own: what replays compare its results with, and what else is left to do."""
+        """Of an operator that is not torch's own: what replays compare its results with, and what is left to do."""
         if not traits.may_keep:
             return {}
         return {"returns": forms_of(result), "rest": self.rest(node)}
@@ -413,3 +415,9 @@ class Calls:
 
 def _is_row_of(result: Any, tensors: list[torch.Tensor]) -> bool:
     return isinstance(result, tuple) and len(result) == len(tensors) and all(map(operator.is_, result, tensors))
+
+
+def _check_still_there(node: fx.Node, operands: Sequence[Any]) -> None:
+    for operand in operands:
+        if isinstance(operand, torch.Tensor) and operand.layout is torch.strided and gate.why_no_memory(operand):
+            raise gate.refused(node, "it frees the memory of what it is given.")

@@ -158,7 +158,9 @@ class GraphRecorder:
 
     def _attribute(self, node: fx.Node) -> Any:
         value = attribute(self.graph_module, node)
-        if not isinstance(value, torch.Tensor) or value.layout is not torch.strided:  # a library's own: nobody looks into
+        if (
+            not isinstance(value, torch.Tensor) or value.layout is not torch.strided
+        ):  # a library's own: nobody looks into
             return value
         alias = alias_of(value)
         self.ledger.alive.append(alias)

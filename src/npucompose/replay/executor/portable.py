@@ -182,7 +182,10 @@ class StraightLine:
         looks: list[str] = []
         if may_keep:
             self._names[f"other{index}"] = partial(_returns_otherwise, self.lent, step.returns)
-            looks = [f"v{index} = {call}", f"if other{index}(v{index}): raise OtherResults({index}, v{index}, locals())"]
+            looks = [
+                f"v{index} = {call}",
+                f"if other{index}(v{index}): raise OtherResults({index}, v{index}, locals())",
+            ]
             call = f"v{index}"
         placed = [result for result in step.results if isinstance(result, PlanSlot)]
         targets = [f"p{index}" if isinstance(result, PlanSlot) else _target(result) for result in step.results]
@@ -379,7 +382,7 @@ class PythonFront:
         fills: bool | None,
         turns: AbstractContextManager[Any],
     ) -> None:
-        """`turns` are shared with every recording that lies in the same arena; `go_on` and `fills` as src/front.h says."""
+        """`turns` are shared with every recording in the same arena; `go_on` and `fills` are as in src/front.h."""
         self._inputs = inputs
         self._executor = executor
         self._lent = executor.lent if isinstance(executor, StraightLine) and executor.lends else None
@@ -403,7 +406,7 @@ class PythonFront:
     def _replay(self, inputs: Sequence[Any], reuse: bool) -> list[Any] | None:
         with self._turns:
             try:
-                # Inference mode spares every kernel the way through autograd's dispatch keys: a sixth of a small kernel.
+                # Inference mode spares kernels the way through autograd's dispatch keys: a sixth of a small one.
                 with _InferenceMode(True):
                     if not self._inputs.admit(inputs):
                         return None

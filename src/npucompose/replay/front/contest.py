@@ -57,8 +57,10 @@ class Contest:
         inputs: Sequence[Any],
         before: Mapping[int, torch.Tensor],
     ) -> CapturedGraph:
-        """The recording that stays, after the call that recorded `fused`; `before` are its inputs before that. `unfused`
-        records for the inputs that it is given, which is where that recording's inputs lie if it stays."""
+        """The recording that stays, after the call that recorded `fused`; `before` are its inputs before that.
+
+        `unfused` records for the inputs that it is given; if that recording stays, its inputs lie there.
+        """
         # AOTAutograd's mode around a first call has nothing to say about what is called again.
         with _disable_current_modes() if gate.why_not_here() else nullcontext():
             found, recording = self._race(fused, unfused, inputs, before)

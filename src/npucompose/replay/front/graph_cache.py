@@ -298,7 +298,7 @@ class GraphCache:
         return self.arena.is_mine()
 
     def _meet(self, inputs: list[Any]) -> bool:
-        """Whether inputs overlap, one of them written, that did not when the graph was made: it is right for none such."""
+        """Whether inputs overlap, one of them written, that did not when the graph was made, which holds for others."""
         if not self.request.eager_at_hand:
             return False
         if self._written is None:
@@ -356,7 +356,9 @@ class GraphCache:
 
     def _too_large(self, refusal: Refused, glance: Hashable, inputs: list[Any]) -> list[Any]:
         """Calls of this signature run the graph as it is."""
-        self._warn_once("too large", lambda: f"a call is not recorded: {refusal.reason}. Calls of its sizes run as they are.")
+        self._warn_once(
+            "too large", lambda: f"a call is not recorded: {refusal.reason}. Calls of its sizes run as they are."
+        )
         self._unrecorded[glance] = Outside(node="", operator=WHOLE, reason=refusal.reason)
         if refusal.outputs is not None:
             return refusal.outputs

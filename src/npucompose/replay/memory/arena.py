@@ -315,9 +315,8 @@ def within(bound: MemoryBound, plan: Plan, threads: Threads | None, why: str) ->
         return threads, why, alone > most
     if threads is not None and alone <= most:
         return None, f"streams take {as_bytes(taken)}, more than streams.max_memory={bound.text}", False
-    words = (
-        f"the intermediate results take {as_bytes(alone)} one after the other, more than streams.max_memory={bound.text}"
-    )
+    taken_in_words = f"{as_bytes(alone)} one after the other"
+    words = f"the intermediate results take {taken_in_words}, more than streams.max_memory={bound.text}"
     raise Refused(f"cannot capture: {words}. Raise it or make the inputs smaller.", reason=words)
 
 
