@@ -1,4 +1,4 @@
-"""What torch alone makes of the programs that docs/semantics.md lists as its errors: `python -m tools.inherited_errors`.
+"""What torch alone makes of programs that docs/semantics.md lists as its errors: `python -m tools.inherited_errors`.
 
 A line for each program and backend: `wrong` and where, or `right` where a release has mended it. Exit status 1 where a
 line is not what the tables of tests/semantics/refused.py say.

@@ -1,8 +1,8 @@
 """Dynamo's graphs, called through a backend of ours and through torch's own on copies of the same inputs, and compared.
 
 `Judge(mode).judging(backend)` is a backend that has `backend` compile each graph, as if it were not there, and
-judges the graph when it is first called. Four calls: the inputs that came, the same again, other values at other addresses, and
-the first values at new addresses; all results are held and looked at once more in the end.
+judges the graph when it is first called. Four calls: the inputs that came, the same again, other values at other
+addresses, and the first values at new addresses; all results are held and looked at once more in the end.
 """
 
 from __future__ import annotations

@@ -44,20 +44,20 @@ tolerance for each dtype. `make test` runs {fast} of the programs, `make test-fu
 ## What torch itself gets wrong in silence
 
 These programs do bit for bit what torch makes of them without npucompose (torch {torch}), and that is not what eager
-does. `make test-full` runs each with torch alone and fails where a release has mended it; `python -m
-tools.inherited_errors` prints what the installed torch does.
+does. `make test-full` runs each with torch alone and fails where a release has mended it, and
+`python -m tools.inherited_errors` prints what the installed torch does.
 
-| program | what differs | `backend="aot_eager"`: all modes but max-autotune | `backend="inductor"`: max-autotune | PyTorch's issue |
+| program | what differs | modes but max-autotune (`aot_eager`) | max-autotune (`inductor`) | PyTorch's issue |
 |---|---|---|---|---|
 {torchs_own}
 
-Where a call shows the error itself it runs as eager runs it, in every mode and without cost to other calls: inputs that
-overlap, one of them written, and did not when the graph was made (PyTorch's
+Where a call shows the error itself it runs as eager runs it, in every mode and without cost to other calls: inputs
+that overlap, one of them written, and did not when the graph was made (PyTorch's
 [139789](https://github.com/pytorch/pytorch/issues/139789)), and tangents of forward-mode AD
-([187284](https://github.com/pytorch/pytorch/issues/187284)). Graphs with lazy negative or conjugate bits, which Inductor
-does not read, and graphs that it cannot compile ([196570](https://github.com/pytorch/pytorch/issues/196570)) are
-recorded unfused. With deterministic algorithms on, eager fills the memory of `torch.empty`, and so do recordings;
-Inductor's kernels do not (max-autotune).
+([187284](https://github.com/pytorch/pytorch/issues/187284)). Graphs with lazy negative or conjugate bits, which
+Inductor does not read, and graphs that it cannot compile
+([196570](https://github.com/pytorch/pytorch/issues/196570)) are recorded unfused. With deterministic algorithms on,
+eager fills the memory of `torch.empty`, and so do recordings; Inductor's kernels do not (max-autotune).
 
 ## What belongs to a call beside its inputs
 

@@ -113,6 +113,41 @@ def test_a_faster_recording_that_leaves_other_inputs_does_not_win(clock: Clock):
     assert seen.tolist() == [1.0] * 4
 
 
+def test_inputs_that_are_written_are_never_touched_by_a_contest(clock: Clock, monkeypatch: pytest.MonkeyPatch):
+    """Another thread may read them meanwhile, and autograd counts writes."""
+    versions: list[int] = []
+    won = Contest.won
+
+    def watched(self: Contest, fused: Any, unfused: Any, inputs: Any, before: Any) -> Any:
+        versions.append(inputs[1]._version)
+        kept = won(self, fused, unfused, inputs, before)
+        versions.append(inputs[1]._version)
+        return kept
+
+    monkeypatch.setattr(Contest, "won", watched)
+    found, _, (_, seen), replays = held(clock, 20, 10)
+    assert (found.winner, min(replays) > 2) == (UNFUSED, True)
+    assert versions[0] == versions[1]
+    assert seen.tolist() == [1.0] * 4
+
+
+@pytest.mark.parametrize("us", [(10, 20), (20, 10)])
+def test_the_plan_of_a_recording_has_its_inputs_where_they_are_after_a_contest(clock: Clock, us: tuple[int, int]):
+    inputs = [torch.ones(4), torch.zeros(4)]
+    one = Contest(key="k", unfused=traced(counted, *inputs), limit_ms=50.0, keep=lambda _: None)
+    before = one.before(inputs)
+    recording, _ = CapturedGraph.capture_call(traced(counted, *inputs), inputs)
+    both = [Timed(recording, clock, us[0] * 1000)]
+    one.won(
+        both[0],  # type: ignore[arg-type]
+        lambda given: Timed(CapturedGraph.capture(one.unfused, given), clock, us[1] * 1000),  # type: ignore[arg-type, return-value]
+        inputs,
+        before,
+    )
+    roots = [root for root in recording.plan.roots if root.kind == "input"]
+    assert [root.contents.data_ptr() for root in roots] == [inputs[root.index].data_ptr() for root in roots]
+
+
 @pytest.mark.parametrize(("limit_ms", "rounds"), [(0.2, 2), (0.25, 5), (50.0, 100)])
 def test_a_clear_case_is_over_after_two_rounds_where_five_would_take_too_long(
     clock: Clock, limit_ms: float, rounds: int

@@ -22,8 +22,12 @@ INDUCTORS_OWN: Mapping[str, tuple[str, str]] = {
     "inherited.a_copied_value_that_is_returned": (
         "a value that is copied into an input and returned is that input", "195451",
     ),
-    "inherited.a_detached_third_result": ("a detached result takes the gradient from the views beside it", "195357"),
-    "inherited.a_scattered_slice_of_what_is_cleared": ("a later write to an input reaches what was made of it", "198094"),
+    "inherited.a_detached_third_result": (
+        "a detached result takes the gradient from the views beside it", "195357",
+    ),
+    "inherited.a_scattered_slice_of_what_is_cleared": (
+        "a later write to an input reaches what was made of it", "198094",
+    ),
     "inherited.a_view_of_another_type_before_a_write": (
         "what reads a view of another dtype reads it after a later write", "198101",
     ),

@@ -94,6 +94,7 @@ def translate_torch_errors(debug: bool = False) -> Iterator[None]:
     """Exceptions of Dynamo become CompileError; an error of ours that Dynamo wrapped comes out as it was raised."""
     from torch._dynamo import config
     from torch._dynamo.exc import BackendCompilerFailed, FailOnRecompileLimitHit, TorchDynamoException
+    from torch._inductor.exc import InductorError
     from torch.fx.experimental.symbolic_shapes import ConstraintViolationError
 
     try:
@@ -115,14 +116,10 @@ def translate_torch_errors(debug: bool = False) -> Iterator[None]:
             raise ours from (error if debug else None)
         if isinstance(error, BackendCompilerFailed):
             inner = error.inner_exception
-            way_out = ". mode=reduce-overhead records such a graph without Inductor" if _is_inductors(inner) else ""
+            way_out = ". mode=reduce-overhead records such a graph without Inductor" if isinstance(error, InductorError) else ""
             said = f"{type(inner).__name__}: {_first_line(str(inner))}"
             raise CompileError(f"the backend failed while it compiled the graph: {said}{way_out}") from error
         raise CompileError(sentence(str(error))) from error
-
-
-def _is_inductors(error: BaseException | None) -> bool:
-    return type(error).__module__.startswith("torch._inductor")
 
 
 def _ours(error: BaseException | None) -> NpuComposeError | None:

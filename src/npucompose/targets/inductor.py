@@ -234,8 +234,8 @@ class _InnerCompile:
 def _gave_up(error: Exception) -> str:
     said = str(error).strip().partition("\n")[0]
     return (
-        f"Inductor cannot compile a graph ({said}): its operators are recorded as they are, as with mode=reduce-overhead."
-        " compile.partial=refuse makes this an error."
+        f"Inductor cannot compile a graph ({said}): its operators are recorded as they are, as in reduce-overhead. "
+        "compile.partial=refuse makes this an error."
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from contextlib import nullcontext
 from time import perf_counter
 from typing import Any
@@ -348,6 +348,8 @@ class GraphCache:
         """Everything but what was refused is recorded, in parts, from the next call on; an input that no operator reads
         belongs to none of them."""
         found = nodes_of(refusal, self.request.graph_module.graph)
+        if _reads_freed_memory(refusal, found, inputs):
+            raise refusal
         segmented = Segmented(self.request, found, self.alike, clone_output=self.clone_output)
         outputs = refusal.outputs if refusal.outputs is not None else segmented(inputs)
         self.segmented = segmented
@@ -421,6 +423,15 @@ def lowered(cache: GraphCache, device: str) -> GraphCache | Segmented:
     if not refused:
         return cache
     return Segmented(cache.request, refused, cache.alike, clone_output=cache.clone_output)
+
+
+def _reads_freed_memory(refusal: Refused, readers: Iterable[fx.Node], inputs: Sequence[Any]) -> bool:
+    """Whether an operator would read an input that has no memory: eager ends the process, or reads others' there."""
+    if refusal.index < 0 or refusal.outputs is not None:
+        return False
+    value, first = inputs[refusal.index], next(iter(readers), None)
+    is_freed = isinstance(value, torch.Tensor) and not gate.why_not_plain(value) and bool(gate.why_no_memory(value))
+    return is_freed and first is not None and "resize" not in str(first.target)
 
 
 def _full(limit: int, inputs: Sequence[Any]) -> str:
