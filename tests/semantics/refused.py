@@ -31,7 +31,6 @@ INDUCTORS_OWN: Mapping[str, tuple[str, str]] = {
     "inherited.a_view_of_another_type_before_a_write": (
         "what reads a view of another dtype reads it after a later write", "198101",
     ),
-    "inherited.small_whole_numbers_that_wrap": ("int8 and int16 do not wrap where an int follows", "109105"),
     "inherited.the_deviation_of_large_numbers": ("std and var add up in float32: inf for numbers of 1e30", "197089"),
     "python_features.star_arguments": ("x + 0 comes back as x itself and not as a copy", "197893"),
     "random_numbers.python_random_numbers": ("random.uniform() in the function draws other numbers, or none", ""),
