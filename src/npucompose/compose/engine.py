@@ -116,7 +116,11 @@ def translate_torch_errors(debug: bool = False) -> Iterator[None]:
             raise ours from (error if debug else None)
         if isinstance(error, BackendCompilerFailed):
             inner = error.inner_exception
-            way_out = ". mode=reduce-overhead records such a graph without Inductor" if isinstance(error, InductorError) else ""
+            way_out = (
+                ". mode=reduce-overhead records such a graph without Inductor"
+                if isinstance(error, InductorError)
+                else ""
+            )
             said = f"{type(inner).__name__}: {_first_line(str(inner))}"
             raise CompileError(f"the backend failed while it compiled the graph: {said}{way_out}") from error
         raise CompileError(sentence(str(error))) from error

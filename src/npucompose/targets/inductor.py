@@ -127,7 +127,7 @@ def through_inductor(
     AOTAutograd's own cache is off: its key knows no pass, so that a hit would run a graph that other passes made, and
     would leave no account of this one. Inductor's cache, whose key is the graph as the passes left it, stays on.
     """
-    first = _PassesFirst(backend, example_inputs, winners, unpacked)
+    first = _PassesFirst(backend, winners, unpacked, given=len(example_inputs))
     watch = watch or backend.frozen.watch(graph_module)
     dynamo = unfused.copied(graph_module) if recorder is not None or watch is not None else graph_module
     digest = digest_of(watch.tensors) if watch is not None else None
@@ -249,10 +249,10 @@ class _InputsMerged(Exception):
     not stand where they did: what would be frozen by its position could be another."""
 
 
-def _check_positions(example_inputs: Sequence[Any]) -> None:
+def _check_positions(given: int) -> None:
     context = TracingContext.try_get()
     known: Any = getattr(context, "fw_metadata", None)
-    if known is not None and len(known.input_info) != len(traced_weights(context)) + len(example_inputs):
+    if known is not None and len(known.input_info) != len(traced_weights(context)) + given:
         raise _InputsMerged
 
 
@@ -328,11 +328,12 @@ class _PassesFirst(CustomGraphPass):
     def __init__(
         self,
         backend: Backend,
-        given: Sequence[Any],
         winners: Winners | None = None,
         unpacked: Frozen | None = None,
+        *,
+        given: int = 0,
     ) -> None:
-        """`given`: the inputs of Dynamo's graph."""
+        """`given`: how many inputs Dynamo's graph has."""
         self.backend, self.winners, self._unpacked = backend, winners, unpacked
         self._given = given
         self._of: Compilation | None = None
