@@ -116,7 +116,9 @@ def translate_torch_errors(debug: bool = False) -> Iterator[None]:
             raise ours from (error if debug else None)
         if isinstance(error, BackendCompilerFailed):
             inner = error.inner_exception
-            way_out = (
+            way_out = ""
+            if isinstance(error, InductorError):
+                way_out = ". mode=reduce-overhead records such a graph without Inductor"
                 ". mode=reduce-overhead records such a graph without Inductor"
                 if isinstance(error, InductorError)
                 else ""
