@@ -119,10 +119,6 @@ def translate_torch_errors(debug: bool = False) -> Iterator[None]:
             way_out = ""
             if isinstance(error, InductorError):
                 way_out = ". mode=reduce-overhead records such a graph without Inductor"
-                ". mode=reduce-overhead records such a graph without Inductor"
-                if isinstance(error, InductorError)
-                else ""
-            )
             said = f"{type(inner).__name__}: {_first_line(str(inner))}"
             raise CompileError(f"the backend failed while it compiled the graph: {said}{way_out}") from error
         raise CompileError(sentence(str(error))) from error
