@@ -91,7 +91,7 @@ surroundings: $(READY) wheel native  ## the same in a checkout, in a strange pat
 test-full: THREADS = $(shell getconf _NPROCESSORS_ONLN)
 test-full: $(READY_EXTRAS) wheel native  ## every test, the slow ones and the optional models included
 	@$(BIN)/npucompose fetch torch_npu --version 2.14.0 || echo "make: going on without it; its tests say so and are skipped"
-	NPUCOMPOSE_TEST_EXAMPLES=all GOMP_SPINCOUNT=0 $(PYTEST) -m ''
+	NPUCOMPOSE_TEST_EXAMPLES=all GOMP_SPINCOUNT=0 $(PYTEST) -m '' -o faulthandler_timeout=3600
 
 test-sanitized: $(READY)  ## tests of replays, streams and threads, the native library under ASan and UBSan, then under TSan
 	$(BIN)/python -m tools.sanitized

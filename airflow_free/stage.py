@@ -158,7 +158,8 @@ class StageGraph:
 class StageFailed(OrchestratorError):
     """A stage raised; `stage` is its name, `cause` what it raised. The exit status is the cause's own."""
 
-    def __init__(self, stage: str, cause: Exception) -> None:
+    def __init__(self, stage: str, cause: Exception | None = None) -> None:
+        cause = OrchestratorError("no cause was given") if cause is None else cause
         self.stage, self.cause = stage, cause
         self.facts: Facts = {}
         """What is known all the same, for the report."""

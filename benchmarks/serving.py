@@ -32,8 +32,11 @@ from attrs import asdict, frozen
 from benchmarks.serving_arm import MARK
 from npucompose.machine import installed_version, usable_cores
 from tests.serving.engine import ENVIRONMENT
-from tests.serving.small_models import MODELS, written
+from tests.serving.small_models import BY_HUGGING_FACE, written
+from tests.serving.small_models import MODELS as WRITTEN
 
+MODELS = tuple(model for model in WRITTEN if model not in BY_HUGGING_FACE)
+"""Those that are compared with vLLM's own eager."""
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results" / "serving.json"
 EAGER, OWN, RECIPE = "eager", "vllm", "recipe"

@@ -14,8 +14,11 @@ from typing import Any, ClassVar, TypeVar
 
 from npucompose.experiment.tracking import RunTracker, TrackerOrder
 from npucompose.report.json import Tracked
+from npucompose.results.record import EXIT_STATUS
 
 T = TypeVar("T")
+HELD = frozenset(status for status, exit_status in EXIT_STATUS.items() if exit_status == 0)
+"""Statuses of runs that succeeded."""
 DATABASE = "mlflow.db"
 ARTIFACTS = "mlflow-artifacts"
 LONGEST = 5000
@@ -70,7 +73,7 @@ class Mlflow(RunTracker):
                 client.log_batch(made, metrics=some)
             for path in run.files:
                 client.log_artifact(made, str(path))
-            client.set_terminated(made, "FINISHED" if run.tags["npucompose.status"] == "ok" else "FAILED")
+            client.set_terminated(made, "FINISHED" if run.tags["npucompose.status"] in HELD else "FAILED")
 
         return report
 
@@ -151,7 +154,7 @@ class WeightsAndBiases(RunTracker):
             opened.summary.update({name.replace(".", "/"): value for name, value in run.metrics.items()})
             for path in run.files:
                 opened.save(shutil.copy(path, opened.dir), base_path=opened.dir, policy="now")
-            opened.finish(exit_code=int(run.tags["npucompose.status"] != "ok"))
+            opened.finish(exit_code=int(run.tags["npucompose.status"] not in HELD))
 
         return report
 

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import errno
+import importlib
 import pickle
+import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import airflow_free
+import npucompose_extensions
 from npucompose import errors
 from npucompose.errors import (
     ConfigError,
@@ -20,6 +25,8 @@ from npucompose.errors import (
     raise_for,
     users_line,
 )
+from npucompose.ops.definitions import UnsupportedArgument
+from npucompose.replay.gate import Refused
 
 
 @pytest.mark.parametrize(
@@ -109,3 +116,32 @@ def test_code_that_no_person_wrote_is_not_named() -> None:
     ours.value.__traceback__ = ours.value.__traceback__ and ours.value.__traceback__.tb_next
     assert users_line(ours.value) is None
     assert users_line(ValueError("never raised")) is None
+
+
+SOURCES = (
+    Path(errors.__file__).parent,
+    Path(airflow_free.__file__).parent,
+    Path(npucompose_extensions.__file__).parent,
+)
+_RAISED = re.compile(r"^class \w+\((?:\w+, )*\w*(?:Error|Exception|Request|Refused)(?:, \w+)*\):", re.MULTILINE)
+
+
+def exceptions_of_ours() -> Iterator[type[BaseException]]:
+    """Every class of exceptions in the packages that the project brings."""
+    for root in SOURCES:
+        for file in root.rglob("*.py"):
+            if _RAISED.search(file.read_text(encoding="utf-8")):
+                module = importlib.import_module(".".join(file.relative_to(root.parent).with_suffix("").parts))
+                for one in vars(module).values():
+                    if isinstance(one, type) and issubclass(one, BaseException) and one.__module__ == module.__name__:
+                        yield one
+
+
+def test_every_exception_can_be_made_of_one_text_as_torchair_makes_them_anew() -> None:
+    found = list(exceptions_of_ours())
+    assert {PlanError, MissingExtra, UnsupportedArgument, Refused} <= set(found)
+    for one in found:
+        made: Any = one("the words")
+        again = pickle.loads(pickle.dumps(made))
+        assert "the words" in str(made)
+        assert (isinstance(made, type(again)), str(again)) == (True, str(made))

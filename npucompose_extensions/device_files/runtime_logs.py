@@ -1,4 +1,4 @@
-"""Error codes of a capture in logs: the runtime's and ACL's plog, torch_npu's errors with a traceback, servers' logs.
+"""Error codes of the runtime in logs: the runtime's and ACL's plog, torch_npu's errors with a traceback, servers' logs.
 
 The forms are those of public threads (`sources` of capture/rules.yaml): `rtMemcpy:ErrCode=107030, desc=[…]`,
 `synchronized memcpy failed, kind = 1, runtime result = 107030`, `NPU function error: …, error code is 107025`.
@@ -12,6 +12,7 @@ from functools import cache
 
 from attrs import define, evolve, field
 
+from npucompose.capture.codes import error_codes
 from npucompose.capture.rules import rules
 from npucompose.results.artefacts import CaptureError, FileFacts
 from npucompose.results.sinking import Certainty
@@ -24,7 +25,7 @@ from npucompose_extensions.device_files.tracebacks import (
     without_prefix,
 )
 
-FORM = "the runtime's plog or torch_npu's error with a code of a capture (107025, 107027, 107030, 207008, …)"
+FORM = "the runtime's plog or torch_npu's error with a code of the runtime (107025, 107027, 207008, 507015, …)"
 
 LONGEST_LINE = 4_000
 """Characters of a line that are searched: a code stands near its beginning."""
@@ -41,16 +42,20 @@ _CODES = (
 )  # fmt: skip
 """(What a line has to hold, how a code is written: the call that failed, the runtime's words, the code)."""
 _REASON = re.compile(r"execution failed, reason=(?P<said>[^\[\]]{1,200})")
-_GENERATOR = re.compile(r"Not support Generator while in capture mode")
+_GENERATOR = "Not support Generator while in capture mode"
+"""Of sgl-kernel-npu #138; torch_npu's own sentences are those of the rules."""
 _COLLECTIVE = re.compile(r"libhccl\.so|\bhcom\w{0,40}_|\bHccl[A-Z]\w{1,60}")
 """What a stack shows of a collective; a line of it may name no process."""
 
-_SOURCES = {"VA": "vllm-project/vllm-ascend", "RT": "hicann/runtime", "CANN": "hiascend.com, CANN"}
+_SOURCES = {
+    "VA": "vllm-project/vllm-ascend", "RT": "hicann/runtime", "CANN": "hiascend.com, CANN",
+    "TN": "Ascend/pytorch", "OP": "Ascend/op-plugin", "WHEEL": "the wheel of torch_npu",
+}  # fmt: skip
 """The abbreviations of capture/rules.yaml."""
 
 _MARKS = (
     'File "', "Traceback (", IN_A_THREAD, *GOES_ON, "ErrCode=", "runtime result", "error code", "execution failed",
-    "Not support Generator", "libhccl", "hcom", "Hccl",
+    "libhccl", "hcom", "Hccl",
 )  # fmt: skip
 """One of these is in every line that says something; the others are passed over quickly."""
 
@@ -60,10 +65,15 @@ _BY_LINE: tuple[tuple[str, re.Pattern[str]], ...] = (
     ("data_shape", re.compile(
         r"\b(?:nonzero|unique|unique_consecutive|masked_select|bincount)\(|\[[^\[\]]*[<>!=]=?[^\[\]]*\]")),
     ("host_read", re.compile(r"\.(?:item|tolist)\(\)|\b(?:int|float|bool)\(|^(?:if|elif|while|assert)\b")),
+    ("outside_copy", re.compile(r"\.item\(\)")),
     ("pageable_copy", re.compile(r"non_blocking=True")),
+    ("outside_pageable", re.compile(r"non_blocking=True")),
     ("sync_copy", re.compile(
-        r"\.(?:cpu|npu|cuda|numpy|tolist|item)\(|\.to\(|\.copy_\(|torch\.(?:tensor|as_tensor|from_numpy)\(|\.pin_memory\(")),
+        r"\.(?:cpu|npu|cuda|numpy|tolist)\(|\.to\(|\.copy_\(|torch\.(?:tensor|as_tensor|from_numpy)\(|\.pin_memory\(")),
     ("nested_capture", re.compile(r"npu\.graph\(|capture_begin\(")),
+    ("nested_replay", re.compile(r"\.replay\(")),
+    ("task_update", re.compile(r"graph_task_update")),
+    ("ipc_event", re.compile(r"interprocess=True")),
     ("border_event", re.compile(r"\.wait_event\(|\.wait_stream\(|\.wait\(")),
     ("unjoined_collective", re.compile(r"(?i)all_?reduce|all_?gather|reduce_?scatter|all_?to_?all|broadcast\(|dist\.")),
 )  # fmt: skip
@@ -71,9 +81,14 @@ _BY_LINE: tuple[tuple[str, re.Pattern[str]], ...] = (
 _BY_CALL: tuple[tuple[str, re.Pattern[str]], ...] = (
     ("pageable_copy", re.compile(r"(?i)memcpy\w*async|async\w* memcpy")),
     ("nested_capture", re.compile(r"(?i)capture_?begin|begin_?capture|begin capture")),
-    ("border_event", re.compile(r"(?i)wait_?event|event_?wait|wait event")),
+    ("nested_replay", re.compile(r"(?i)riexecute|model_?execute")),
+    ("task_update", re.compile(r"(?i)task_?update")),
+    ("synchronise", re.compile(r"(?i)synchronize_?device|device_?synchronize|stream_?query")),
+    ("ipc_event", re.compile(r"(?i)record_?event|event_?record|wait_?event")),
 )
 """(rule, what the call that failed is named then)."""
+_OF_MANY_CAUSES = frozenset({107000, 207000})
+"""Codes that only a call or a line makes one of a capture: elsewhere an argument, or a driver, is wrong."""
 
 
 def read(text: str, name: str) -> FileFacts | None:
@@ -97,6 +112,10 @@ class _Seen:
     process: str
     line: int
     frame: Frame | None
+    rule: str | None = None
+    """Of one of torch_npu's own sentences."""
+    foreign: bool = False
+    """The runtime's words are not those of our lists."""
     calls: dict[str, None] = field(factory=dict[str, None])
     words: dict[str, None] = field(factory=dict[str, None])
     times: int = 0
@@ -109,14 +128,15 @@ class _Log:
     """One pass over a log."""
 
     tracebacks: Tracebacks = field(factory=Tracebacks)
-    seen: dict[tuple[str, int | None], _Seen] = field(factory=dict[tuple[str, "int | None"], _Seen])
+    seen: dict[tuple[str, int | str | None], _Seen] = field(factory=dict[tuple[str, "int | str | None"], _Seen])
     collective: set[str] = field(factory=set[str])
     reasons: dict[str, str] = field(factory=dict[str, str])
     first: dict[str, int] = field(factory=dict[str, int])
 
     def take(self, number: int, line: str) -> bool:
         """Whether the line has a code of a capture."""
-        if not (self.tracebacks.waits or any(mark in line for mark in _MARKS)):
+        sentence = next((said for said in _sentences() if said in line), None)
+        if not (sentence or self.tracebacks.waits or any(mark in line for mark in _MARKS)):
             return False
         process = process_of(line) or ""
         own = without_prefix(line)
@@ -125,18 +145,19 @@ class _Log:
             self.collective.add(process)
         if reason := _REASON.search(own):
             self.reasons[process] = reason["said"].strip()
-        if _GENERATOR.search(own):
-            self._note(number, process, None, "", "Not support Generator while in capture mode")
+        if sentence is not None:
+            self._note(number, process, None, "", sentence, rule=_sentences()[sentence])
             return True
-        for mark, pattern in _CODES:
-            for found in pattern.finditer(own) if mark in own else ():
-                if (code := int(found["code"])) in _rules_of():
-                    self._note(number, process, code, found["call"] or "", found["said"].strip())
-                    return True
-        return False
+        found = _code_in(own, cut=len(line) == LONGEST_LINE)
+        if found is not None:
+            code, said = int(found["code"]), found["said"].strip()
+            self._note(number, process, code, found["call"] or "", said, foreign=_foreign(code, found))
+        return found is not None
 
-    def _note(self, number: int, process: str, code: int | None, call: str, said: str) -> None:
-        one = self.seen.setdefault((process, code), _Seen(code, process, number, None))
+    def _note(self, number: int, process: str, code: int | None, call: str, said: str, *,
+              rule: str | None = None, foreign: bool = False) -> None:  # fmt: skip
+        one = self.seen.setdefault((process, code or rule), _Seen(code, process, number, None, rule))
+        one.foreign |= foreign
         one.frame = one.frame or self.tracebacks.innermost(process)
         one.times += 1
         one.in_thread |= process in self.tracebacks.in_thread
@@ -174,34 +195,74 @@ def _merged(errors: list[CaptureError]) -> list[CaptureError]:
 
 
 @cache
-def _rules_of() -> Mapping[int | None, tuple[str, ...]]:
-    """{code: its rules}."""
-    found: dict[int | None, list[str]] = {}
-    for name, rule in rules().rules.items():
-        found.setdefault(rule.code, []).append(name)
-    return {code: tuple(names) for code, names in found.items()}
+def _sentences() -> Mapping[str, str]:
+    """{a sentence of torch_npu's own: its rule}."""
+    own = {
+        rule.raises.rstrip("."): name
+        for name, rule in rules().rules.items()
+        if rule.raises is not None and rule.sources[0].startswith(("TN ", "OP ", "Ascend/pytorch"))
+    }
+    return {**own, _GENERATOR: "generator_unknown"}
+
+
+def _code_in(line: str, *, cut: bool) -> re.Match[str] | None:
+    """The first code that our lists have, else the first; at the end of a line that was cut it may not be whole."""
+    found = [found for mark, pattern in _CODES if mark in line for found in pattern.finditer(line)]
+    known = (one for one in found if int(one["code"]) in error_codes().codes)
+    whole = (one for one in found if not cut or one.end() < len(line))
+    return next(known, None) or next(whole, None)
+
+
+def _foreign(code: int, found: re.Match[str]) -> bool:
+    """The runtime itself says the code in words that our lists have not."""
+    row = error_codes().codes.get(code)
+    says = () if row is None else row.says
+    printed = found["said"].strip().rstrip(".")
+    return "desc=[" in found[0] and bool(says) and not any(said.startswith(printed) for said in says)
 
 
 def _error(one: _Seen, first: int | None) -> CaptureError:
-    among = ("generator_state",) if one.code is None else _rules_of()[one.code]
-    among, standing = _narrowed(among, one)
+    known = error_codes().codes.get(one.code or 0)
+    among, standing = _narrowed(_candidates(one), one)
     table = [rules().of(name) for name in among]
     call = ", ".join(one.calls)
     words = next(iter(one.words), "")
+    fixes = tuple(dict.fromkeys(rule.fix for rule in table))
     return CaptureError(
         code=one.code,
         said=f"{call}: {words}" if call and words else call or words,
+        means=None if known is None else f"{known.name}: {known.means}",
         rule=among[0] if len(among) == 1 else None,
         among=among,
         forbids=tuple(rule.forbids for rule in table),
-        fixes=tuple(dict.fromkeys(rule.fix for rule in table)),
+        fixes=fixes or (_fix(one.code),),
         source=None if one.frame is None else one.frame.words,
         standing=standing,
         times=one.times,
         line=one.line,
         after=first if first not in (None, one.code) else None,
+        remark=_remark(one),
         threads=tuple(dict.fromkeys(_spelled(source) for rule in table for source in rule.sources)),
     )
+
+
+def _fix(code: int | None) -> str:
+    if code is None or code not in error_codes().codes:
+        return "look the code up in the documents of the CANN that wrote the log"
+    return error_codes().fix_of(code)
+
+
+def _remark(one: _Seen) -> str | None:
+    """Of another CANN."""
+    version = error_codes().version
+    if one.code is not None and one.code not in error_codes().codes:
+        return f"no public list of {version} has this code: another CANN wrote the log"
+    return f"{version} says this code in other words: another CANN wrote the log" if one.foreign else None
+
+
+def _candidates(one: _Seen) -> tuple[str, ...]:
+    """The rules that the code may mean."""
+    return (one.rule,) if one.rule is not None else error_codes().rules_of(one.code or 0)
 
 
 def _spelled(source: str) -> str:
@@ -213,7 +274,9 @@ def _spelled(source: str) -> str:
 
 def _narrowed(among: tuple[str, ...], one: _Seen) -> tuple[tuple[str, ...], Certainty]:
     """The rules that remain, and how sure that is."""
-    if len(among) == 1:
+    if not among:
+        return among, "proven" if one.code in error_codes().codes else "unknown"
+    if len(among) == 1 and one.code not in _OF_MANY_CAUSES:
         return among, "proven"
     if one.in_thread and "other_thread" in among:
         return ("other_thread",), "derived"
@@ -227,6 +290,4 @@ def _narrowed(among: tuple[str, ...], one: _Seen) -> tuple[tuple[str, ...], Cert
     for rule, pattern in _BY_CALL:
         if rule in among and pattern.search(called):
             return (rule,), "derived"
-    if "pageable_copy" in among and re.search(r"(?i)memcpy|memcopy", called):
-        return tuple(rule for rule in among if rule != "pageable_copy"), "unknown"
-    return among, "unknown"
+    return ((), "proven") if one.code in _OF_MANY_CAUSES else (among, "unknown")

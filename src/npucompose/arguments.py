@@ -147,14 +147,18 @@ EXPLAIN = (
 )
 LIST = (
     argument(
-        "kind", choices=_kinds, metavar="KIND", help="a group (`mode` or `modes`), keys, options (TorchAir's), socs, …"
+        "kind",
+        choices=_kinds,
+        metavar="KIND",
+        help="a group (`mode` or `modes`), keys, options (TorchAir's), operators, socs, …",
     ),
     ADDED,
-    argument("--under", default="", metavar="PATH", help="for options: only those below this path"),
+    argument("--under", default="", metavar="PATH", help="options below this path, operators whose name begins so"),
     argument(
         "--torch-npu",
+        "--target-version",
         metavar="VERSION",
-        help="for options: of this version (default: the installed one, or 2.13.0)",
+        help="for options and operators: of this version (default: the installed one, or 2.13.0)",
     ),
     *one_of(AS_JSON, flag("--yaml", "for options: print the YAML of conf/compiler")),
 )
@@ -212,6 +216,14 @@ RECIPE = {
         arguments=(
             argument("file", help="a script, a configuration (.yaml, .json), a command line (.sh, .txt), or its text"),
             argument("--torch-npu", metavar="VERSION", help="version whose option names it uses (default: 2.13.0)"),
+            argument(
+                "--vllm-ascend",
+                metavar="VERSION",
+                help="version whose keys it uses (default: what it or requirements.txt beside it says, or the newest)",
+            ),
+            argument(
+                "--compilation", type=int, metavar="N", help="which one of a script that compiles several (default: 1)"
+            ),
             OUT,
         ),
     ),

@@ -119,11 +119,18 @@ def list_choices(arguments: argparse.Namespace) -> int:
     from npucompose.compose.conf import added_dirs, conf_dir, installed_dirs
     from npucompose.report.listing import WITHOUT_FILES, show, yaml_of
 
-    if (arguments.yaml or arguments.under or arguments.torch_npu) and arguments.kind != "options":
+    narrowed = arguments.under or arguments.torch_npu
+    if (arguments.yaml and arguments.kind != "options") or (
+        narrowed and arguments.kind not in ("options", "operators")
+    ):
         raise ConfigError(
-            f"--yaml, --under and --torch-npu are for `npucompose list options`, not for '{arguments.kind}'."
+            "--yaml, --under and --torch-npu are for `npucompose list options`, the last two for `npucompose list "
+            f"operators` too, not for '{arguments.kind}'."
         )
     version = arguments.torch_npu
+    if arguments.kind == "operators":
+        version, said = _operators_shown(version)
+        print(f"{PREFIX}{said}", file=sys.stderr if arguments.json else sys.stdout)
     if arguments.kind == "options" and version is None and not arguments.under.startswith("inductor"):
         version, by = _tree_shown()
         print(f"{PREFIX}{by}", file=sys.stderr if arguments.json or arguments.yaml else sys.stdout)
@@ -148,6 +155,17 @@ def _without_files() -> Registries:
     from npucompose.recipe.dialects import DIALECTS
 
     return {"stages": STAGES, "dialects": DIALECTS}
+
+
+def _operators_shown(asked: str | None) -> tuple[str, str]:
+    """(version, counts) of the tables that are asked for; of the torch_npu that is found here where none is."""
+    from npucompose.compose.check import found_here
+    from npucompose.report.operators import about
+    from npucompose.vendor.versions import REFERENCE, known
+
+    found = found_here()
+    version = known(asked, "--torch-npu") if asked is not None else found.version if found is not None else REFERENCE
+    return version, about(version)
 
 
 def _tree_shown() -> tuple[str | None, str]:

@@ -9,8 +9,9 @@ from __future__ import annotations
 import io
 import os
 import sys
+import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout, suppress
 from functools import cache
 from typing import TYPE_CHECKING, Any, TextIO, cast
 
@@ -61,6 +62,33 @@ def guarded() -> Iterator[None]:
         yield
     finally:
         sys.stdout, sys.stderr = before
+
+
+MOST_PRINTED = 50
+"""Lines of a model's own that are kept."""
+
+
+@contextmanager
+def prints_apart() -> Iterator[list[str]]:
+    """What a model prints meanwhile, or a program that it starts, goes into the list and not to stdout, which others
+    parse: its first lines, and how many more there were."""
+    found: list[str] = []
+    with tempfile.TemporaryFile("w+", buffering=1, encoding="utf-8", errors="replace") as file:
+        sys.stdout.flush()
+        before = os.dup(1)
+        os.dup2(file.fileno(), 1)
+        try:
+            with redirect_stdout(file):
+                yield found
+        finally:
+            with suppress(OSError):
+                file.flush()
+            os.dup2(before, 1)
+            os.close(before)
+            file.seek(0)
+            lines = file.read().splitlines()
+            more = len(lines) - MOST_PRINTED
+            found += [*lines[:MOST_PRINTED], *([f"and {more} more lines"] if more > 0 else [])]
 
 
 class _Visible(io.TextIOBase):

@@ -19,7 +19,10 @@ from typing import ClassVar
 
 
 class NpuComposeError(Exception):
-    """The base: str(e) is one paragraph that a person can act on; no traceback is needed to understand it."""
+    """The base: str(e) is one paragraph that a person can act on; no traceback is needed to understand it.
+
+    Each class can be made of one text alone: TorchAir raises what it catches anew, as `type(e)("…")`.
+    """
 
     exit_status: ClassVar[int] = 3
 
@@ -43,20 +46,22 @@ def raise_for(problems: Collection[str]) -> None:
 class PlanError(ConfigError):
     """A stream plan that cannot be followed or cannot be made safe; `code` is stable, the text names the nodes."""
 
-    def __init__(self, code: str, problem: str) -> None:
-        self.code = code
-        super().__init__(f"{problem} [{code}]")
+    def __init__(self, code: str, problem: str | None = None) -> None:
+        self.code = "" if problem is None else code
+        super().__init__(code if problem is None else f"{problem} [{code}]")
 
-    def __reduce__(self) -> tuple[type[PlanError], tuple[str, str]]:
-        return type(self), (self.code, self.problems[0].removesuffix(f" [{self.code}]"))
+    def __reduce__(self) -> tuple[type[PlanError], tuple[str, ...]]:
+        words = self.problems[0]
+        return type(self), (self.code, words.removesuffix(f" [{self.code}]")) if self.code else (words,)
 
 
 class MissingExtra(ConfigError):
     """An optional package is not installed; the text says which extra brings it."""
 
-    def __init__(self, where: str, package: str, extra: str) -> None:
-        self.package, self.extra = package, extra
-        super().__init__(f"{where} needs the package '{package}': pip install 'npucompose[{extra}]'.")
+    def __init__(self, where: str, package: str | None = None, extra: str = "") -> None:
+        self.package, self.extra = package or "", extra
+        needs = f"{where} needs the package '{package}': pip install 'npucompose[{extra}]'."
+        super().__init__(where if package is None else needs)
 
     def __reduce__(self) -> tuple[type[ConfigError], tuple[str, ...]]:
         return ConfigError, self.problems
@@ -104,9 +109,18 @@ class FrozenWeightError(NpuComposeError):
     """A weight that was frozen has changed, and `inductor.frozen_weights` is `error`; the text names the weight."""
 
 
-def did_you_mean(name: str, choices: Iterable[str]) -> str:
+def first_raised(error: BaseException) -> BaseException:
+    """What `error` is of the same class as, and was raised while that was handled: TorchAir raises what it catches
+    anew, with a traceback in its text, which not every class keeps."""
+    while type(error.__context__) is type(error):
+        assert error.__context__ is not None
+        error = error.__context__
+    return error
+
+
+def did_you_mean(name: str, choices: Iterable[str], alike: float = 0.6) -> str:
     """`Did you mean 'bench'? ` or an empty string; 'benhc' among bench, check gives the former."""
-    close = difflib.get_close_matches(name, list(choices), n=1, cutoff=0.6)
+    close = difflib.get_close_matches(name, list(choices), n=1, cutoff=alike)
     return f"Did you mean '{close[0]}'? " if close else ""
 
 

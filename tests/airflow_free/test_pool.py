@@ -55,7 +55,7 @@ def ends(pool: Pool, events: list[tuple[int, Event]] | None = None) -> dict[int,
 def test_each_job_ends_as_it_would_alone(pool: Pool, tmp_path: Path) -> None:
     faults = ("kill", "abort", "exit", "raise", "config", "hang")
     for number, fault in enumerate(faults):
-        pool.start(order(tmp_path, number, "misbehave", 2.0 if fault == "hang" else LONG, fault=fault))
+        pool.start(order(tmp_path, number, "misbehave", 8.0 if fault == "hang" else LONG, fault=fault))
     pool.start(order(tmp_path, 6, "echo", word="größe"))
     found = ends(pool)
     assert {n: (o.status, o.exit_signal) for n, o in found.items()} == {

@@ -224,3 +224,15 @@ def test_the_sizes_of_a_trace_are_chosen_within_what_certainly_fits() -> None:
 def test_what_cannot_be_counted_is_refused(change: dict[str, object], said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         capture_budget(evolve(QWEN3_235B, **change))
+
+
+@pytest.mark.parametrize(
+    ("merged", "streams"),
+    [
+        pytest.param(1, Interval(2 * 10, 2 * 11), id="two queues for each of ten or eleven pieces"),
+        pytest.param(5, Interval(2 * 5, 3 * 8), id="a piece of three fills five queues, one of two eight"),
+    ],
+)
+def test_the_fewest_tasks_of_a_piece_are_those_of_most_pieces(merged: int, streams: Interval) -> None:
+    graph = CapturedGraph(name="main", layers=10, pieces=True, merged=merged, tasks=Interval(3000, 3000))
+    assert capture_budget(evolve(QWEN3_235B, graphs=(graph,), sizes=(8,))).total.streams == streams

@@ -88,6 +88,17 @@ def test_bytes_kernels_and_graphs_with_sizes_of_their_own_are_read(tmp_path: Pat
     assert [graph.sizes for graph in found.graphs] == [None, (4,)]
 
 
+@pytest.mark.parametrize(
+    ("sizes", "own", "says"),
+    [("[0, 8]", "[4]", "'sizes' must be >= 1: 0"), ("[1]", "[4, -1]", "'sizes' must be >= 1: -1 @ graphs.main")],
+)
+def test_a_size_is_a_number_of_tokens(sizes: str, own: str, says: str, tmp_path: Path) -> None:
+    path = tmp_path / "d.yaml"
+    path.write_text(f"soc: a2\nsizes: {sizes}\ngraphs: {{main: {{sizes: {own}}}}}\n")
+    with pytest.raises(ConfigError, match=says):
+        read_deployment(path)
+
+
 def test_a_server_has_at_most_a_hundred_thousand_layers(tmp_path: Path) -> None:
     path = tmp_path / "d.yaml"
     path.write_text("soc: a2\nsizes: [1]\ngraphs: {main: {layers: 100000}}\n")

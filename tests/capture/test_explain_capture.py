@@ -16,6 +16,7 @@ from npucompose.arguments import command_line
 from npucompose.compose.check import check
 from npucompose.compose.session import Session
 from npucompose.compose.tree import compose
+from npucompose.console import prints_apart
 from npucompose.errors import ConfigError
 from npucompose.experiment import explain
 from npucompose.experiment.stages.legality import LegalityStage
@@ -24,6 +25,7 @@ from npucompose.results.capture import CaptureExplanation, CaptureLegality
 from npucompose.table.structure import of_facts
 
 MODELS = """
+import os
 import torch
 from torch import nn
 
@@ -45,8 +47,23 @@ class Plain(nn.Module):
     def forward(self, x):
         return torch.relu(x) + 1
 
+class Prints(nn.Module):
+    def forward(self, x):
+        y = x * 2
+        print("the sum is", y.sum())
+        os.write(1, bytes("from below", "ascii") + bytes([10]))
+        return y
+
+class Imports(nn.Module):
+    def forward(self, x):
+        y = torch.nonzero(x)
+        import no_such_package
+        return y
+
+def imports(): return Imports(), {"x": torch.ones(4, 4)}
 def block(): return Block(), {"x": torch.randn(4, 4)}
 def plain(): return Plain(), {"x": torch.randn(4, 4)}
+def prints(): return Prints(), {"x": torch.ones(4, 4)}
 """
 
 
@@ -86,6 +103,28 @@ def test_a_model_that_is_captured_says_so_and_what_that_takes(
     asked: Callable[..., CaptureExplanation], golden: Callable[[str, str], None]
 ) -> None:
     golden("capture/plain.txt", printed(asked("plain")))
+
+
+def test_what_a_model_prints_is_shown_as_its_own_and_never_among_the_answer(
+    asked: Callable[..., CaptureExplanation], capfd: pytest.CaptureFixture[str]
+) -> None:
+    explanation = asked("prints")
+    assert explanation.printed[:2] == ("the sum is tensor(32.)", "from below")
+    assert capfd.readouterr().out == ""
+    assert "  the model printed: the sum is tensor(32.)" in printed(explanation)
+    assert next(one.rule for one in explanation.capture.findings) == "host_read"
+
+
+def test_what_a_model_raises_ends_neither_the_call_nor_the_trace(asked: Callable[..., CaptureExplanation]) -> None:
+    facts = asked("imports").capture
+    assert [one.rule for one in facts.findings] == ["data_shape"]
+    assert sum("no_such_package" in one for one in facts.evidence) == 2
+
+
+def test_a_model_that_prints_much_is_cut_short() -> None:
+    with prints_apart() as lines:
+        print("\n".join(map(str, range(60))))
+    assert lines[-2:] == ["49", "and 10 more lines"]
 
 
 def test_sizes_that_fit_are_named_for_certain_and_at_best(asked: Callable[..., CaptureExplanation]) -> None:

@@ -6,14 +6,14 @@ import pytest
 import torch
 from torch import fx, nn
 
-from npucompose.capture import CaptureQuestion, CaptureRuntime, Seen, judge, rules
+from npucompose.capture import CAPTURE_MODES, CaptureQuestion, CaptureRule, CaptureRuntime, Seen, judge, rules
+from npucompose.capture.codes import error_codes
 from npucompose.capture.reading import read
-from npucompose.capture.rules import FILE
 from npucompose.errors import ConfigError
-from npucompose.input_safety import load_yaml
-from tests.capture import host_models, stream_models
-from tests.capture.copy_models import Cpu
-from tests.capture.seeded import FAULTS, captured
+from tests.capture.programs import programs
+from tests.capture.seeded import captured
+from tests.capture.test_capture_legality import PrintsText
+from tests.docs.blocks import ROOT
 
 
 class Raises(nn.Module):
@@ -21,20 +21,13 @@ class Raises(nn.Module):
         raise KeyError("no such adapter")
 
 
-class MaskWritten(nn.Module):
+class Unsure(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        y = x * 2
-        y[x > 0] = x[:1, :1].expand(4, 4).reshape(-1)[:10]
-        return y
-
-
-class Callback(nn.Module):
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        torch.npu._launch_host_func(torch.npu.current_stream(), print, None)
+        torch.npu.set_dump("dump.json")
         return x * 2
 
 
-class ItemAndCallback(Callback):
+class ItemAndUnsure(Unsure):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return super().forward(x) * x.sum().item()
 
@@ -46,45 +39,50 @@ def test_a_model_that_raises_has_no_verdict() -> None:
     assert "no such adapter" in facts.evidence[-1]
 
 
-@pytest.mark.parametrize(("model", "rule"), [(Callback, "host_callback"), (MaskWritten, "data_shape")])
-def test_what_no_public_rule_decides_is_unknown(model: type[nn.Module], rule: str) -> None:
-    facts = captured(model)
+def test_what_no_public_rule_decides_is_unknown() -> None:
+    facts = captured(Unsure)
     (found,) = facts.findings
-    assert (facts.verdict, found.rule, found.standing) == ("unknown", rule, "unknown")
+    assert (facts.verdict, found.rule, found.standing) == ("unknown", "unknown_call", "unknown")
 
 
 def test_what_is_refused_counts_more_than_what_is_unknown() -> None:
-    facts = captured(ItemAndCallback)
-    assert [one.rule for one in facts.findings] == ["host_callback", "host_read"]
+    facts = captured(ItemAndUnsure)
+    assert [one.rule for one in facts.findings] == ["unknown_call", "host_read"]
     assert (facts.verdict, facts.certainty) == ("does not capture", "proven")
 
 
-def test_relaxed_mode_lets_a_copy_through_and_nobody_vouches_for_it() -> None:
-    facts = captured(Cpu, capture_mode="relaxed")
-    (found,) = facts.findings
-    assert (facts.verdict, found.rule, found.standing) == ("unknown", "sync_copy", "unknown")
-    assert "done once, at capture" in found.what
-    assert captured(Cpu, capture_mode="thread_local").verdict == "does not capture"
+def test_a_rule_holds_in_its_modes_and_versions() -> None:
+    assert rules().of("outside_copy").modes == ("global", "thread_local")
+    assert rules().of("other_thread").modes == ("global",)
+    assert rules().of("sync_copy").modes == CAPTURE_MODES
+    unknown = rules().of("generator_unknown")
+    assert [unknown.holds(version) for version in ("2.9.0.post6", "2.11.0.post3", "2.13.0", "2.14.0")] == [
+        True, True, False, False,
+    ]  # fmt: skip
+    assert [rules().of("branch_open").holds(version) for version in ("2.11.0.post3", "2.13.0")] == [
+        False,
+        True,
+    ]
 
 
 def test_a_cut_is_legal_where_pieces_are_captured() -> None:
-    whole = captured(host_models.PrintsText, traced=True)
-    pieces = captured(host_models.PrintsText, traced=True, fullgraph=False)
+    whole = captured(PrintsText, traced=True)
+    pieces = captured(PrintsText, traced=True, fullgraph=False)
     assert [one.outside for one in (*whole.findings, *pieces.findings)] == [False, True]
     assert (whole.verdict, pieces.verdict) == ("does not capture", "captures")
 
 
 def test_counts_of_the_simulated_capture_are_told() -> None:
-    facts = captured(stream_models.JoinedThroughAnother)
+    facts = captured(programs()["joined_through_another"].made)
     assert (facts.streams, facts.tasks) == (3, 3)
     assert facts.evidence == ("the simulated capture took 3 tasks on 3 streams",)
 
 
 def test_a_runtime_that_refuses_nothing_finds_no_fault(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Negative control: the findings come of refusals and of torch.compile, not of the models' names."""
+    """Negative control: the findings come of refusals, not of the programs' names."""
     monkeypatch.setattr(CaptureRuntime, "refuse", lambda *_, **__: None)
-    found = {one.model.__name__: captured(one.model, **one.options).verdict for one in FAULTS if not one.traced}
-    assert set(found.values()) == {"captures"}
+    verdicts = {one.name: captured(one.made, capture_mode=one.mode).verdict for one in programs().values()}
+    assert {name: verdict for name, verdict in verdicts.items() if verdict != "captures"} == {}
 
 
 # What a graph shows.
@@ -112,6 +110,7 @@ ATEN = torch.ops.aten
         (((ATEN._local_scalar_dense.default, ()),), "host_read", 107027),
         (((ATEN.nonzero.default, ()),), "data_shape", 107027),
         (((ATEN.masked_select.default, (None,)),), "data_shape", 107027),
+        (((ATEN.quantize_per_channel.default, (torch.ones(4), torch.zeros(4), 0, torch.quint8)),), "sync_copy", 107027),
         (((ATEN.resize_.default, ([8],)),), "moves_memory", None),
         (((torch.ops._c10d_functional.all_reduce.default, ("sum", "0")),), "unjoined_collective", 107025),
     ],
@@ -155,17 +154,33 @@ def test_every_rule_names_its_fix_and_source() -> None:
         assert rule.sources, name
 
 
-def test_every_rule_that_a_model_can_break_is_seeded() -> None:
-    not_of_models = {
-        "wrong_thread", "host_callback", "opaque", "data_memory", "streams_exhausted",
-        "memory_exhausted",
-    }  # fmt: skip
-    assert {one.rule for one in FAULTS} == set(rules().rules) - not_of_models
+def test_the_page_has_every_rule_with_its_codes_modes_and_versions() -> None:
+    text = (ROOT / "docs" / "capture.md").read_text(encoding="utf-8")
+    lines = text.partition("<!-- rules -->")[2].partition("<!-- end -->")[0].strip().splitlines()[2:]
+    cells = [[cell.strip(" `") for cell in line.split("|")[1:-1]] for line in lines]
+    rows = {name: (codes, holds) for name, codes, _, holds in cells}
+    assert {name: rows.get(name) for name in rules().rules} == {
+        name: (", ".join(str(code) for code in (rule.code, *rule.also) if code), _holds(rule))
+        for name, rule in rules().rules.items()
+    }
+    assert rows.keys() == rules().rules.keys()
+
+
+def _holds(rule: CaptureRule) -> str:
+    modes = "" if rule.modes == CAPTURE_MODES else ", ".join(rule.modes)
+    since = "" if rule.since is None else f"from torch_npu {rule.since}"
+    until = "" if rule.until is None else f"before torch_npu {rule.until}"
+    return "; ".join(filter(None, (modes, since, until)))
 
 
 def test_the_codes_are_the_runtimes() -> None:
-    codes = {row.get("code") for row in load_yaml(FILE)["rules"].values()} - {None}
-    assert codes == {107025, 107027, 107029, 107030, 107031, 107032, 107033, 107036, 107038, 207005, 207008}
+    public = error_codes().codes
+    assert {code for rule in rules().rules.values() for code in (rule.code, *rule.also) if code is not None} <= set(
+        public
+    )
+    assert {rules().of(name).code for name in ("pageable_copy", "border_event", "event_wait", "sync_copy")} == {
+        107000, 107024, 107028, 107027,
+    }  # fmt: skip
 
 
 def test_an_unknown_rule_is_refused_with_the_choices() -> None:

@@ -13,8 +13,9 @@ from torch import nn
 
 from npucompose.capture import CaptureRuntime
 from npucompose.capture.devices import simulated
+from npucompose.capture.machine import SimulatedMachine
 from npucompose.capture.places import Places, place_of_device
-from npucompose.capture.watch import SimulatedMachine, called
+from npucompose.capture.watch import called, watching
 
 COPIES = """
 r = x.cpu()
@@ -305,6 +306,7 @@ def page(code: str, mode: Any = "global") -> str:
         started.start()
         started.join()
 
+    torch.manual_seed(0)
     machine = SimulatedMachine(CaptureRuntime(mode=mode))
     linecache.cache["model.py"] = (len(code), None, code.splitlines(keepends=True), "model.py")
     names: dict[str, Any] = {"torch": torch, "g": torch.Generator(), "twice": twice, "thread": thread}
@@ -365,7 +367,7 @@ def test_a_device_is_a_place(device: Any, place: str | None) -> None:
 def test_a_copy_to_the_other_side_is_a_tensor_of_its_own() -> None:
     machine = SimulatedMachine(CaptureRuntime())
     weight = nn.Parameter(torch.ones(2))
-    with simulated(machine), machine.watching():
+    with simulated(machine), watching(machine):
         copied = weight.cpu()
     assert (copied.requires_grad, copied.grad_fn) == (False, None)
     assert copied.data_ptr() != weight.data_ptr()

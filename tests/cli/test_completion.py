@@ -28,7 +28,7 @@ def offered(capsys: pytest.CaptureFixture[str], *words: str) -> list[str]:
         (["re"], {"report", "recipe"}),
         (["recipe", ""], {"lock", "verify", "eject", "import", "show", "export", "migrate"}),
         (["list", "mo"], {"mode", "modes", "model", "models"}),
-        (["list", "--"], {"--json", "--yaml", "--under", "--torch-npu", "--config-dir", "--help"}),
+        (["list", "--"], {"--json", "--yaml", "--under", "--torch-npu", "--target-version", "--config-dir", "--help"}),
         (["completion", ""], {"bash", "zsh", "fish"}),
         (["report", "--sort", "p5"], {"p50_us"}),
         (["run", "st"], {"streams=", "streams.", "strict="}),

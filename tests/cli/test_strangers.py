@@ -73,12 +73,12 @@ FILES: dict[str, tuple[dict[str, str], list[str], list[str]]] = {
     "hydra by a package that begins with _global_": (
         {"experiment/evil.yaml": "# @package _global_.hydra\njob: {env_set: {PYTHONPATH: theirs}}\n"},
         ["experiment=evil"],
-        ["its package may be _global_, experiment, not '_global_.hydra'"],
+        ["its package may be _global_, not '_global_.hydra'"],
     ),
     "hydra by a package with a key before it": (
         {"experiment/evil.yaml": "# @package seed._global_.hydra\nrun: {dir: ../outside}\n"},
         ["experiment=evil"],
-        ["its package may be _global_, experiment, not 'seed._global_.hydra'"],
+        ["its package may be _global_, not 'seed._global_.hydra'"],
     ),
     "a header after others": (
         {"experiment/evil.yaml": "# theirs\n\n#  @package _global_.hydra.run\ndir: ../outside\n"},

@@ -200,6 +200,48 @@ def test_plain_values_keep_their_references_and_leave_one_key_out() -> None:
     assert list(plain(config, but="hydra")) == ["a", "b", "d", "e"]
 
 
+@pytest.mark.parametrize("header", ["# @package _global_\n", ""])
+def test_an_experiment_lies_at_the_top_whether_it_says_so_or_not(header: str, tmp_path: Path) -> None:
+    text = header + "defaults:\n  - base\n  - override /mode: eager\n  - override /passes: [cse]\nseed: 3\n"
+    folder = written(tmp_path, {"experiment/mine.yaml": text, "experiment/base.yaml": "seed: 2\nstrict: 'off'\n"})
+    tree = compose(["experiment=mine"], config_dirs=[str(folder)]).tree
+    assert (tree["mode"]["name"], tree["seed"], tree["strict"], list(tree["passes"])) == ("eager", 3, "off", ["cse"])
+
+
+@pytest.mark.parametrize(
+    ("entry", "says"),
+    [
+        ("override /passes: [nopass]", "unknown pass 'nopass' @ {place}:2. Choices: adapt, "),
+        ("override /passes: [cse, ces]", "unknown pass 'ces' @ {place}:2. Did you mean 'cse'? Choices: adapt, "),
+        ("override /mode: [eagre]", "unknown mode 'eagre' @ {place}:2. Did you mean 'eager'?"),
+        ("override /passes: nopass", "unknown pass 'nopass' @ {place}:2. Choices: adapt, "),
+        ("/mode: eager", "{place}:2: the defaults list may not name '/mode': mode has a choice already; write"),
+        ("/passes: [cse]", "write `override /passes: cse`"),
+        ("optional /target: cpu", "write `override /target: cpu`"),
+    ],
+)
+def test_a_choice_in_a_defaults_list_is_there_and_replaces_the_one_that_was(
+    entry: str, says: str, tmp_path: Path
+) -> None:
+    folder = written(tmp_path, {"experiment/mine.yaml": f"defaults:\n  - {entry}\n"})
+    with pytest.raises(ConfigError) as refused:
+        compose(["experiment=mine"], config_dirs=[str(folder)])
+    assert says.format(place=folder / "experiment" / "mine.yaml") in str(refused.value)
+
+
+def test_a_whole_configuration_of_a_folder_chooses_for_itself(tmp_path: Path) -> None:
+    text = (conf_dir() / "config.yaml").read_text().partition("\nhydra:")[0]
+    folder = written(tmp_path, {"mine.yaml": "\n".join(line for line in text.splitlines() if "hydra" not in line)})
+    assert compose([], config_dirs=[str(folder)], config_name="mine").tree == compose([]).tree
+
+
+def test_the_home_of_a_folder_is_the_callers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not every path comes through a shell: `--config-dir=~/mine` and Python's do not."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "mine").mkdir()
+    assert added_dirs(["~/mine"]) == (tmp_path / "mine",)
+
+
 def test_folders_of_a_person_are_folders(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     assert added_dirs([str(tmp_path / "x" / "..")]) == (tmp_path.resolve(),)

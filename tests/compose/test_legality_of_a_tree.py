@@ -252,8 +252,7 @@ def test_a_cache_is_torchairs_and_of_one_graph_for_inference() -> None:
     assert listed(keys(compiler(), cache=True)) == {
         "compile.cache": "compile.cache has no meaning on target=cpu in mode=max-autotune"
     }
-    offline = listed(keys(TARGETS.get("npu_offline")(), cache=True))["compile.cache"]
-    assert offline.startswith("compile.cache in mode=max-autotune needs target=npu: ")
+    assert listed(keys(TARGETS.get("npu_offline")(), cache=True)) == {}
     assert listed(keys(compiler(), "eager", "all", cache=True)) == {"compile.cache": "mode=eager compiles nothing"}
     assert len(problems(lambda: keys(compiler(), strict="all", cache=True))) == 1
     wrong: list[tuple[Any, str]] = [

@@ -420,6 +420,7 @@ def test_the_question_of_sinking_is_what_the_experiment_and_its_inputs_say(monke
     )
     held.checked.experiment = held.experiment
     held.checked.target = SimpleNamespace(name="npu", soc="a soc")
+    held.checked.torch_npu = SimpleNamespace(version="2.13.0")
     held.checked.operators = SimpleNamespace(product=lambda soc: f"product of {soc}")
     held.materialised = SimpleNamespace(genuine=None)
     found = sinking.question_of(held)

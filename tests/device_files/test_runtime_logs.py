@@ -10,6 +10,7 @@ import attrs
 import pytest
 import yaml
 
+from npucompose.capture.codes import error_codes
 from npucompose.capture.rules import rules
 from npucompose.cli import main
 from npucompose.results.artefacts import CaptureError, FileFacts
@@ -21,30 +22,37 @@ from npucompose_extensions.device_files.tracebacks import without_prefix
 WORKER = "(Worker_TP1 pid=4367) ERROR 06-17 11:49:59 [multiproc_executor.py:962] "
 
 CODES: list[tuple[int, str, str, str, str]] = [
-    # code, the call and the runtime's words, the model's line, the rule by the plog alone, by the line
-    (107025, "rtStreamEndCapture:ErrCode=107025, desc=[capture model contains a stream that was not joined]",
-     "dist.all_reduce(y, async_op=True)", "", "unjoined_collective"),
-    (107027, "rtStreamSynchronize:ErrCode=107027, desc=[stream is captured]", "n = lengths.max().item()", "",
-     "host_read"),
-    (107029, "rtStreamEndCapture:ErrCode=107029, desc=[stream is not capturing]", "group.begin()", "not_capturing",
-     "not_capturing"),
-    (107030, "rtMemcpy:ErrCode=107030, desc=[the current capture mode does not support this operation]",
-     "mask = mask.cpu()", "", "sync_copy"),
-    (107031, "rtKernelLaunch:ErrCode=107031, desc=[implicit dependency]", "y = x + 1", "default_stream",
-     "default_stream"),
-    (107032, "rtStreamWaitEvent:ErrCode=107032, desc=[capture conflict]", "side.wait_event(ready)", "border_event",
-     "border_event"),
-    (107033, "rtsStreamEndTaskGrp:ErrCode=107033, desc=[task group status error]", "handle = end(stream)", "task_group",
-     "task_group"),
-    (107036, "rtStreamEndCapture:ErrCode=107036, desc=[not initiated in this stream]", "graph.capture_end()",
-     "unmatched_end", "unmatched_end"),
-    (107038, "rtStreamEndCapture:ErrCode=107038, desc=[the thread of end and begin is not the same]",
-     "graph.capture_end()", "wrong_thread", "wrong_thread"),
-    (207005, "rtStreamWaitEvent:ErrCode=207005, desc=[driver error:resource alloc fail]", "y = self.layer(x)",
-     "memory_exhausted", "memory_exhausted"),
-    (207008, "rtStreamBeginCapture:ErrCode=207008, desc=[driver error:no stream resource]", "graph.capture_begin()",
-     "streams_exhausted", "streams_exhausted"),
-]  # fmt: skip
+    # code, the call that failed, the model's line, the rule by the plog alone, by the line
+    (107000, "rtMemcpyAsync", "y = host.to(device, non_blocking=True)", "pageable_copy", "pageable_copy"),
+    (107024, "rtStreamWaitEvent", "loaded.wait()", "border_event", "border_event"),
+    (107025, "rtStreamEndCapture", "dist.all_reduce(y, async_op=True)", "", "unjoined_collective"),
+    (107026, "rtModelDestroy", "graph.reset()", "still_captured", "still_captured"),
+    (107027, "rtStreamSynchronize", "n = lengths.max().item()", "", "host_read"),
+    (107028, "rtEventSynchronize", "done.synchronize()", "event_wait", "event_wait"),
+    (107029, "rtStreamEndCapture", "group.begin()", "not_capturing", "not_capturing"),
+    (107030, "rtMemcpy", "mask = mask.cpu()", "", "sync_copy"),
+    (107031, "rtStreamWaitEvent", "stream.wait_event(e)", "default_stream_waits", "default_stream_waits"),
+    (107032, "rtStreamWaitEvent", "side.wait_event(ready)", "crossed_captures", "crossed_captures"),
+    (107033, "rtsStreamEndTaskGrp", "handle = end(stream)", "task_group", "task_group"),
+    (107034, "rtsStreamEndTaskGrp", "handle = end(stream)", "task_group_broken", "task_group_broken"),
+    (107036, "rtStreamEndCapture", "graph.capture_end()", "unmatched_end", "unmatched_end"),
+    (107037, "rtModelDestroy", "graph.reset()", "still_running", "still_running"),
+    (107038, "rtStreamEndCapture", "graph.capture_end()", "wrong_thread", "wrong_thread"),
+    (107041, "rtMemcpyAsync", "y = step.to(device, non_blocking=True)", "", "outside_pageable"),
+    (107045, "rtStreamEndCapture", "y = torch.cond(p, f, g, (x,))", "branch_open", "branch_open"),
+    (207000, "rtEventRecord", "event = torch.npu.Event(interprocess=True)", "ipc_event", "ipc_event"),
+    (207005, "rtStreamWaitEvent", "y = self.layer(x)", "memory_exhausted", "memory_exhausted"),
+    (207008, "rtStreamBeginCapture", "graph.capture_begin()", "streams_exhausted", "streams_exhausted"),
+    (507903, "rtStreamEndCapture", "graph.capture_end()", "capture_lost", "capture_lost"),
+]
+
+
+def said_by(code: int, call: str) -> str:
+    """As the runtime of our lists prints it."""
+    return f"{call}:ErrCode={code}, desc=[{error_codes().codes[code].says[0]}]"
+
+
+SAID = {code: said_by(code, call) for code, call, *_ in CODES}
 
 
 def plog(code: int, said: str) -> str:
@@ -84,16 +92,20 @@ def test_the_cases_are_the_codes_of_the_table() -> None:
     assert {code for code, *_ in CODES} == {rule.code for rule in rules().rules.values() if rule.code is not None}
 
 
-@pytest.mark.parametrize(("code", "said", "line", "by_plog", "by_line"), CODES, ids=[str(case[0]) for case in CODES])
+@pytest.mark.parametrize(("code", "call", "line", "by_plog", "by_line"), CODES, ids=[str(case[0]) for case in CODES])
 def test_a_code_is_found_in_both_forms_with_rule_fix_and_threads(
-    code: int, said: str, line: str, by_plog: str, by_line: str
+    code: int, call: str, line: str, by_plog: str, by_line: str
 ) -> None:
-    (alone,) = errors(plog(code, said))
+    (alone,) = errors(plog(code, SAID[code]))
     assert (alone.code, alone.rule, alone.times, alone.line, alone.source) == (code, by_plog or None, 2, 1, None)
-    assert alone.said.startswith(said.partition(":")[0])
-    known = {name for name, rule in rules().rules.items() if rule.code == code}
-    assert set(alone.among) <= known
-    assert alone.standing == ("proven" if len(known) == 1 else "derived" if by_plog else "unknown")
+    assert alone.said.startswith(call)
+    assert alone.means is not None
+    assert alone.means.startswith("ACL_ERROR_")
+    assert alone.remark is None
+    known = error_codes().rules_of(code)
+    assert set(alone.among) <= set(known)
+    several = len(known) > 1 or code in (107000, 207000)
+    assert alone.standing == ("proven" if not several else "derived" if by_plog else "unknown")
     (traced,) = errors(traceback(code, line))
     assert (traced.code, traced.rule) == (code, by_line)
     assert traced.source == f"model.py:31 in forward: {line}"
@@ -101,7 +113,59 @@ def test_a_code_is_found_in_both_forms_with_rule_fix_and_threads(
     assert traced.forbids == (rule.forbids,)
     assert traced.fixes == (rule.fix,)
     assert len(traced.threads) == len(rule.sources)
-    assert not any(thread.startswith(("VA ", "RT:")) for thread in traced.threads)
+    assert not any(thread.startswith(("VA ", "RT ", "TN ")) for thread in traced.threads)
+
+
+@pytest.mark.parametrize("code", sorted(error_codes().codes))
+def test_every_public_code_is_read_with_its_meaning_and_what_mends_it(code: int) -> None:
+    (found,) = errors(traceback(code, "y = self.layer(x)"))
+    row = error_codes().codes[code]
+    assert (found.code, found.means) == (code, f"{row.name}: {row.means}")
+    assert found.fixes
+    assert all(found.fixes)
+    assert row.at.startswith("include/external/acl/")
+    assert found.among == error_codes().rules_of(code) or code in (107000, 207000) or found.rule is not None
+
+
+def test_a_code_that_no_list_has_is_shown_with_its_line_and_is_of_another_cann() -> None:
+    (found,) = errors(traceback(107099, "y = self.layer(x)"))
+    assert (found.code, found.means, found.rule, found.among, found.standing) == (107099, None, None, (), "unknown")
+    assert (found.source, found.line) == ("model.py:31 in forward: y = self.layer(x)", 11)
+    assert found.remark == f"no public list of {error_codes().version} has this code: another CANN wrote the log"
+    (known,) = errors(failed("aclA failed, error code is 107099, aclB failed, error code is 107024"))
+    assert known.code == 107024
+
+
+def test_other_words_for_a_known_code_are_of_another_cann() -> None:
+    (found,) = errors(plog(107030, "rtMemcpy:ErrCode=107030, desc=[the current capture mode does not support it]"))
+    assert found.remark == f"{error_codes().version} says this code in other words: another CANN wrote the log"
+
+
+def test_a_log_in_torch_npus_own_form_with_two_codes_is_read() -> None:
+    text = traceback(107024, "loaded.wait()") + traceback(107041, "step.to(x.device, non_blocking=True)")
+    assert [(one.code, one.rule) for one in errors(text)] == [(107024, "border_event"), (107041, "outside_pageable")]
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        "unmatched_end",
+        "generator_seed",
+        "generator_state",
+        "task_queue",
+        "graph_order",
+        "external_event",
+        "host_tensor",
+    ],
+)
+def test_torch_npus_own_sentences_are_read(rule: str) -> None:
+    said = rules().of(rule).raises
+    text = traceback(107029, "y = f(x)").replace(
+        "NPU function error: c10_npu::acl::AclCall(stream), error code is 107029", said or ""
+    )
+    (found,) = errors(text)
+    assert (found.code, found.rule, found.standing) == (None, rule, "proven")
+    assert found.source == "model.py:31 in forward: y = f(x)"
 
 
 @pytest.mark.parametrize(
@@ -112,7 +176,10 @@ def test_a_code_is_found_in_both_forms_with_rule_fix_and_threads(
         (107027, "x = x[x > 0]", "data_shape"),
         (107027, "torch.npu.synchronize()", "synchronise"),
         (107027, "y = torch.cond(p, f, g, (x,))", "conditional"),
-        (107030, "y = host.to(device, non_blocking=True)", "pageable_copy"),
+        (107027, "graph.replay()", "nested_replay"),
+        (107027, "torch.npu.graph_task_update_begin(stream, handle)", "task_update"),
+        (107027, "mask = mask.cpu()", "sync_copy"),
+        (107030, "n = counter.item()", "outside_copy"),
         (107030, "lens = torch.tensor(sizes, device=x.device)", "sync_copy"),
     ],
 )
@@ -136,7 +203,7 @@ def test_another_threads_copy_and_a_communicators_stream_are_seen_in_the_log() -
     chained = "During handling of the above exception, another exception occurred:\n\n"
     both = OF_A_THREAD + chained + traceback(107030, "update(self.bias)")
     assert [found.rule for found in errors(both)] == ["other_thread"]
-    (joined,) = errors("frame #12: /usr/lib/libhccl.so\n" + plog(107025, CODES[0][1]))
+    (joined,) = errors("frame #12: /usr/lib/libhccl.so\n" + plog(107025, SAID[107025]))
     assert (joined.rule, joined.standing) == ("unjoined_collective", "derived")
 
 
@@ -158,7 +225,7 @@ def test_lines_of_a_server_are_read_by_process_and_counted_together() -> None:
 
 
 def test_what_comes_after_a_first_error_of_a_process_is_named_its_consequence() -> None:
-    text = plog(107025, CODES[0][1]) + plog(107029, CODES[2][1])
+    text = plog(107025, SAID[107025]) + plog(107029, SAID[107029])
     first, then = errors(text)
     assert (first.after, then.after) == (None, 107025)
 
@@ -166,11 +233,14 @@ def test_what_comes_after_a_first_error_of_a_process_is_named_its_consequence() 
 def test_an_error_that_comes_before_the_runtime_has_no_code() -> None:
     said = "RuntimeError: Not support Generator while in capture mode during NPU graph capture."
     (found,) = errors(traceback(107029, "torch.rand(4, generator=g)").replace(f"error code is {107029}", "") + said)
-    assert (found.code, found.rule, found.standing) == (None, "generator_state", "proven")
+    assert (found.code, found.rule, found.standing) == (None, "generator_unknown", "proven")
 
 
-def test_a_log_of_the_runtime_without_such_a_code_has_no_error_and_other_texts_are_not_read() -> None:
-    assert errors(plog(507011, "rtStreamSynchronize:ErrCode=507011, desc=[x]")) == ()
+def test_a_code_without_a_rule_of_a_capture_is_read_and_other_texts_are_not() -> None:
+    (found,) = errors(plog(507011, said_by(507011, "rtStreamSynchronize")))
+    assert (found.rule, found.among, found.standing, found.forbids) == (None, (), "proven", ())
+    assert "before this line" in found.fixes[0]
+    assert errors(failed("nothing went wrong")) == ()
     assert runtime_logs.read("error code is lost\nexit status 107027\n", "a.log") is None
 
 
@@ -187,7 +257,7 @@ def called(call: str, said: str = "it failed", code: int = 107030) -> str:
 
 
 LOGS = {
-    "one code in two lines, words of the runtime first": plog(107030, CODES[3][1]),
+    "one code in two lines, words of the runtime first": plog(107030, SAID[107030]),
     "a call alone": failed("c10::NPU function error: call c10_npu::aclrtMemcpy, error code: 107030"),
     "words alone": failed("synchronized memcpy failed, kind = 1, runtime result = 107030"),
     "three calls, and a reason": failed("[SET] execution failed, reason= not supported ")
@@ -238,6 +308,7 @@ def test_errors_in_logs_are_read_like_this(golden: Callable[[str, str], None]) -
     [
         ("VA #6002: x VA", "vllm-project/vllm-ascend #6002: x VA"),
         ("RT: rules", "hicann/runtime: rules"),
+        ("TN aten/x.cpp:1", "Ascend/pytorch aten/x.cpp:1"),
         ("CANN 8.5", "hiascend.com, CANN 8.5"),
         ("VAT RT", "VAT RT"),
     ],
@@ -250,7 +321,7 @@ def test_one_log_may_hold_ges_verdict_and_the_runtimes_error(tmp_path: Path) -> 
     verdict = (
         "[INFO] TORCHAIR(1,python):x [c.cpp:246]1 Static FX graph compiled to static Ascend GE graph, graph id: 0\n"
     )
-    (tmp_path / "both.log").write_text(verdict + plog(107031, CODES[4][1]))
+    (tmp_path / "both.log").write_text(verdict + plog(107031, SAID[107031]))
     found = FileFacts.from_read(read(tmp_path / "both.log"))
     assert (found.sinking.ge_build, [error.code for error in found.errors]) == ("static", [107031])
 

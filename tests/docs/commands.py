@@ -118,7 +118,7 @@ def look_at(words: Sequence[str]) -> None:
         case ["FILE", *_] | [("SUBSTITUTED" | "cd"), *_]:
             pass
         case ["make", *rest]:
-            targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+            targets = re.findall(r"^(\.?[a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
             assert {word for word in rest if "=" not in word} <= set(targets), words
         case ["python", "run.py", *rest] | ["npucompose", "run", *rest]:
             look_at_run(rest, whole=ELLIPSIS not in words)
@@ -126,6 +126,8 @@ def look_at(words: Sequence[str]) -> None:
             look_at_command(rest, whole=ELLIPSIS not in words)
         case ["python", "-m", "pytest", *rest] | ["pytest", *rest]:
             look_at_pytest(rest)
+        case ["python", "-m", module, *_] if module.startswith("vllm."):  # of an environment that has it
+            pass
         case ["python", "-m", module, *rest]:
             look_at_script(ROOT / module.replace(".", "/"), rest)
         case ["python", script, *rest] if (ROOT / script).is_file():

@@ -383,3 +383,45 @@ def test_a_kernel_pinned_for_nothing_is_an_option_without_effect(winners: Any, w
     )  # fmt: skip
     assert len(idle) == (1 if winners == ("linear_8x4x2",) else 2)
     assert told() == [], "nothing was compiled"
+
+
+@pytest.mark.parametrize(
+    ("counted", "compiled", "why"),
+    [
+        ({"taken": 2}, True, None),
+        ({"taken": 2, "uncompiled": 1}, False, "TorchAir ran 1 graph eagerly, and run.log says why"),
+        (
+            {"taken": 2, "eager_calls": 3},
+            False,
+            "3 calls ran eagerly: TorchAir captures a graph compiler.debug.aclgraph.static_capture_size_limit=64 times "
+            "at most, drops its captures where one more is asked for, and runs the graph eagerly from then on",
+        ),
+        (
+            {"taken": 2, "calls_beyond": 1},
+            False,
+            "1 call ran eagerly: torch.compile had reached torch._dynamo.config.recompile_limit, and with "
+            "compile.fullgraph=false it then runs the model itself",
+        ),
+        ({}, None, None),
+    ],
+)
+def test_what_ran_eagerly_is_said_of_the_mode_and_makes_the_run_uncompiled(
+    counted: dict[str, int], compiled: bool | None, why: str | None, tmp_path: Any
+) -> None:
+    job = Job.from_composed(compose(["target=npu_offline", "mode=reduce-overhead", "model=add"]))
+    npu = {"package": "torchair", "version": "2.13.0", "platform": "simulated", "fx_graphs": 2, **counted}
+    stages = [finished("compile", "a", graphs=[], npu=npu)]
+    report = assembled(job.checked, job.ingredients, job.order, stages, Store(tmp_path), None)
+    assert report.compiled is compiled
+    assert report.status == ("uncompiled" if compiled is False else "ok")
+    assert [one.why for one in report.effective if one.option == "mode.name"] == ([why] if why else [])
+
+
+def test_a_way_that_is_known_before_the_run_is_not_said_again_after_it(tmp_path: Any) -> None:
+    overrides = ["target=npu_offline", "mode=reduce-overhead", "model=add", "compiler.debug.run_eagerly=true"]
+    job = Job.from_composed(compose(overrides))
+    npu = {"package": "torchair", "version": "2.13.0", "platform": "simulated", "fx_graphs": 1, "taken": 1}
+    stages = [finished("compile", "a", graphs=[], npu={**npu, "eager_calls": 4})]
+    report = assembled(job.checked, job.ingredients, job.order, stages, Store(tmp_path), None)
+    (one,) = report.effective
+    assert one.why.startswith("compiler.debug.run_eagerly=true: TorchAir compiles nothing")

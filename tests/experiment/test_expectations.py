@@ -16,6 +16,7 @@ from npucompose.experiment import expectations
 from npucompose.experiment.job import Job
 from npucompose.results.capture import CaptureFinding, CaptureLegality
 from npucompose.results.capture_budget import CaptureBudgetFacts, CaptureRange
+from npucompose.results.effective import Effective
 from npucompose.results.graphs import RuleFacts
 from npucompose.results.padding import PaddingCheck, PaddingFacts
 from npucompose.results.record import CallFacts, Expectation, Report, SequenceFacts
@@ -227,6 +228,37 @@ def test_what_a_run_cannot_judge_is_refused_before_it(overrides: list[str], word
         Job.from_composed(compose(["model=add", *overrides]))
     assert words in str(caught.value)
     assert len(caught.value.problems) == 1
+
+
+@pytest.mark.parametrize(
+    ("overrides", "compiled"),
+    [
+        (["experiment=decode"], True),
+        (["experiment=decode", "expect.compiled=null"], None),
+        (["experiment=decode", "expect.compiled=false"], False),
+        (["model=add", "expect.bitwise=true"], None),
+        (["model=add"], None),
+        (["model=add", "pipeline=padding", "mode=eager"], None),
+    ],
+)
+def test_a_file_that_expects_something_expects_that_graphs_are_compiled(
+    overrides: list[str], compiled: bool | None
+) -> None:
+    job = Job.from_composed(compose(overrides))
+    assert job.checked.experiment.expect.compiled is compiled
+    assert job.ingredients.values["expect"]["compiled"] is compiled
+    implied = job.checked.provenance["expect.compiled"] == expectations.BY_IMPLICATION
+    assert implied is (overrides == ["experiment=decode"])
+
+
+@pytest.mark.parametrize("compiled", [True, False, None])
+def test_whether_a_run_compiled_is_judged_with_the_reason(compiled: bool | None) -> None:
+    why = Effective(option="mode.name", requested="max-autotune", effective="eager", why="nothing is compiled")
+    other = Effective(option="seed", requested=1, effective=0, why="another reason")
+    report = attrs.evolve(FULL, compiled=compiled, effective=() if compiled else (other, why))
+    found = one(report, compiled=True)
+    assert (found.got, found.held) == (compiled, compiled is True)
+    assert found.evidence == {True: (), False: (why.why,), None: (expectations.NO_VERDICT,)}[compiled]
 
 
 def test_eager_can_be_asked_for_bits_and_recompilations() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from airflow_free.executors.local import Slot, slot_for, slots
 from npucompose.compose.tree import Composer
 from npucompose.errors import ConfigError
-from npucompose.experiment.job import Job
+from npucompose.experiment.job import Job, PlanContext
 from npucompose.experiment.sweep.plan import SweepPlan, expanded
 from npucompose.experiment.sweep.run import folder_of, make_folder
 from npucompose.machine import usable_cores
@@ -152,3 +153,16 @@ def test_a_folder_holds_one_point_and_lies_inside_the_sweep(tmp_path: Path) -> N
     for name in ("..", "../x", "/tmp", "."):
         with pytest.raises(ConfigError, match="no folder below"):
             folder_of(tmp_path, name, one)
+
+
+def test_what_is_remembered_of_a_target_is_of_its_options_too() -> None:
+    """Two executors in one plan: other code replays, so their results have other keys, as in plans of their own."""
+    around = PlanContext()
+
+    def device(executor: str, context: PlanContext) -> Mapping[str, str]:
+        composed = COMPOSER.compose(["model=add", f"target.executor={executor}"])
+        return Job.from_composed(composed, context).ingredients.device
+
+    together = [device(executor, around) for executor in ("native", "portable")]
+    assert together == [device(executor, PlanContext()) for executor in ("native", "portable")]
+    assert together[0] != together[1]

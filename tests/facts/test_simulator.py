@@ -14,7 +14,8 @@ from hypothesis import assume
 from torch import fx
 
 from npucompose.graphs.effects import control, nodes_in, stream_labels
-from npucompose.targets.npu_offline.simulator.device import SimulatedDevice, SimulatedEvent, SimulatedGraph
+from npucompose.targets.npu_offline.simulator.device import SimulatedDevice, SimulatedEvent
+from npucompose.targets.npu_offline.simulator.graph import SimulatedGraph
 from tests.facts.broken import (
     EXAMPLES,
     Planned,
@@ -34,16 +35,21 @@ def device() -> SimulatedDevice:
 
 
 def captured(device: SimulatedDevice, module: fx.GraphModule) -> SimulatedGraph:
-    """The planned graph as code would run it in a capture: streams entered, events recorded and waited for."""
+    """The planned graph as TorchAir runs it in a capture: streams entered, events recorded and waited for; each side
+    stream begins behind the capture's begin, and is waited for before its end."""
     labels, given = stream_labels(module.graph), iter(some_inputs(module))
     streams, events = {"default": device.new_stream()}, dict[fx.Node, SimulatedEvent]()
+    sides = {label: device.new_stream() for label in dict.fromkeys(labels.values()) if label != "default"}
+    streams |= sides
     interpreter = fx.Interpreter(module, garbage_collect_values=False)
     graph = SimulatedGraph(device)
     with torch.no_grad(), on_stream(device, streams["default"]):
         graph.begin()
+        for side in sides.values():
+            wait_stream(device, side, streams["default"])
         for node in module.graph.nodes:
             label = labels.get(node, "default")
-            stream = streams.setdefault(label, streams.get(label) or device.new_stream())
+            stream = streams[label]
             kind = control(node)
             if kind == "record":
                 events[node] = device.new_event()
@@ -56,8 +62,17 @@ def captured(device: SimulatedDevice, module: fx.GraphModule) -> SimulatedGraph:
             elif node.op != "output" and kind is None:
                 with on_stream(device, stream):
                     interpreter.env[node] = interpreter.run_node(node)
+        for side in sides.values():
+            wait_stream(device, streams["default"], side)
         graph.end()
+    assert graph.outside == []
     return graph
+
+
+def wait_stream(device: SimulatedDevice, waiting: int, other: int) -> None:
+    event = device.new_event()
+    device.record(event, other)
+    device.wait(event, waiting)
 
 
 @EXAMPLES

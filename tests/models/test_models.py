@@ -112,7 +112,7 @@ def test_a_model_is_for_inference_and_its_results_are_finite(name: str) -> None:
     results = model.module(**model.inputs(0))
     for result in results if isinstance(results, tuple) else (results,):
         assert torch.isfinite(result).all()
-        assert result.std() > 1e-3
+        assert result.float().std() > 1e-3
 
 
 @pytest.mark.parametrize(
@@ -226,9 +226,112 @@ def test_conv_nhwc_is_channels_last_from_end_to_end() -> None:
     assert model.module.get_submodule("stem")(x).is_contiguous(memory_format=torch.channels_last)
 
 
+def test_queries_in_one_row_and_apart_give_the_same_decode_step_in_pages() -> None:
+    one, other = (built("paged_decode", layout=layout) for layout in ("BNSD", "TND"))
+    assert torch.equal(one.module(**one.inputs(0)), other.module(**other.inputs(0)))
+    assert torch.equal(one.module.get_buffer("attention.key_cache"), other.module.get_buffer("attention.key_cache"))
+
+
+def test_a_prompt_in_pieces_is_the_prompt() -> None:
+    """What is cached is read: without it the results differ; a later token does not change an earlier one."""
+    model = built("paged_prefill", prompts=2, tokens=3, cached=5, page=4)
+    given = model.inputs(0)
+    wanted = model.module(**given)
+    later = {**given, "x": given["x"].clone()}
+    later["x"][2] += 1  # the last of the first prompt
+    changed = model.module(**later)
+    assert torch.equal(changed[:2], wanted[:2])
+    assert torch.equal(changed[3:], wanted[3:])
+    assert not torch.equal(changed[2], wanted[2])
+    model.module.get_buffer("attention.value_cache").mul_(2)
+    assert not torch.equal(model.module(**given), wanted)
+
+
+@pytest.mark.parametrize("quant", ["none", "w8a8"])
+def test_experts_in_groups_are_the_experts_one_by_one(quant: Any) -> None:
+    model = built("moe_grouped", quant=quant, tokens=6, experts=4, dtype="bfloat16")
+    x, net = model.inputs(0)["x"], model.module
+    found = net(x)
+    odds = torch.softmax(net.get_submodule("gate")(x).float(), -1)
+    best, chosen = odds.topk(2, -1)
+    inner = net.get_submodule("inner")
+
+    def weight(name: str, expert: int) -> torch.Tensor:
+        tensor = getattr(inner, name)[expert].float()
+        return tensor if quant == "none" else tensor * getattr(inner, f"{name}_scale")[expert]
+
+    for row in range(6):
+        wanted = x[row].float()
+        for odd, expert in zip(best[row] / best[row].sum(), chosen[row].tolist(), strict=True):
+            gate, up = (x[row].float() @ weight("up", expert)).chunk(2)
+            wanted = wanted + odd * (torch.nn.functional.silu(gate) * up @ weight("down", expert))
+        torch.testing.assert_close(found[row].float(), wanted, rtol=0.05, atol=0.05)
+    other = built("moe_grouped", quant=quant, tokens=6, experts=4, dtype="bfloat16", combine="unpermute")
+    torch.testing.assert_close(other.module(x), found, rtol=0.02, atol=0.02)
+
+
+def test_layers_in_int8_are_near_those_in_float() -> None:
+    model = built("w8a8_linear", tokens=3)
+    given, net = model.inputs(0), model.module
+    found, total = net(**given)
+    assert torch.equal(total, given["x"] + given["residual"])
+    wide = total.float()
+    normed = wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + 1e-6)
+    up, down = (net.get_submodule(name) for name in ("up", "down"))
+    gate, value = (normed @ (up.weight.float() * up.scale)).chunk(2, -1)
+    wanted = torch.nn.functional.silu(gate) * value @ (down.weight.float() * down.scale)
+    torch.testing.assert_close(found.float(), wanted, rtol=0.05, atol=0.05)
+
+
+def test_both_filters_draw_the_same_tokens_among_the_likeliest() -> None:
+    one, other = (built("sampling_tail", filter=way) for way in ("sort", "npu"))
+    for step in range(3):
+        given = one.inputs(step)
+        drawn, odds = one.module(**given)
+        assert torch.equal(drawn, other.module(**given)[0])
+        logits = one.module.get_submodule("head")(torch.ops.npu.npu_rms_norm(given["x"], one.module.norm, 1e-6)[0])
+        logits = logits.float() / given["temperature"][:, None]
+        ranks = (logits > logits.gather(-1, drawn[:, None])).sum(-1)
+        assert (ranks < given["top_k"]).all()
+        torch.testing.assert_close(odds, torch.log_softmax(logits, -1).gather(-1, drawn[:, None])[:, 0])
+
+
+def test_latent_attention_attends_to_the_latents_of_its_pages() -> None:
+    model = built("mla_decode", batch=2, heads=2, length=5, page=4, dtype="float32")
+    given, net = model.inputs(0), model.module
+    found = net(**given)
+    x, size = given["x"], net.latent
+    normed = x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6)
+    for row in range(2):
+        length, pages = given["actual_seq_kvlen"][row], given["block_table"][row].long()
+        latents, turned = (given[name][pages].flatten(0, 1)[:length, 0] for name in ("kv_cache", "rope_cache"))
+        kv = net.kv_proj(normed[row])
+        new = kv[:size] * torch.rsqrt(kv[:size].pow(2).mean() + 1e-6)
+        cos, sin = given["cos"][row, 0, 0], given["sin"][row, 0, 0]
+        latents[-1], turned[-1] = new, rotated(kv[size:], cos, sin)
+        out = []
+        for head, query in enumerate(net.q_proj(normed[row]).view(2, -1)):
+            plain = query[: net.nope] @ net.up_keys[head]
+            scores = latents @ plain + turned @ rotated(query[net.nope :], cos, sin)
+            out.append(torch.softmax(scores * net.scale, 0) @ latents @ net.up_values[head])
+        torch.testing.assert_close(found[row], x[row] + net.o_proj(torch.cat(out)), rtol=1e-3, atol=1e-4)
+
+
+def rotated(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+    halves = torch.cat([x[::2], x[1::2]])
+    first, second = halves.chunk(2)
+    return halves * cos + torch.cat([-second, first]) * sin
+
+
 @pytest.mark.parametrize(
     ("name", "options", "words"),
     [
+        ("paged_decode", {"kv_heads": 3}, "kv_heads=3 does not divide model.heads=8"),
+        ("paged_decode", {"head_dim": 7}, "head_dim=7 must be even"),
+        ("paged_prefill", {"kv_heads": 3}, "kv_heads=3 does not divide model.heads=8"),
+        ("paged_prefill", {"head_dim": 7}, "head_dim=7 must be even"),
+        ("mla_decode", {"rope": 3}, "rope=3 must be even"),
+        ("moe_grouped", {"top_k": 9}, "top_k=9 is more than model.experts=8"),
         ("gpt_decode", {"start": 120}, "start=120 and model.steps=20 end behind the cache of 128"),
         ("gpt_decode", {"heads": 7}, "heads=7 does not divide model.hidden=256"),
         ("gpt_prefill", {"heads": 7}, "heads=7 does not divide model.hidden=64"),

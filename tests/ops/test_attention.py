@@ -123,7 +123,7 @@ def test_any_mask_bias_and_lengths_equal_float64_attention(
     padding = data.draw(st.integers(0, 2))  # S of a mask may be rounded up
     mask = torch.rand(mask_batch, 1, rows, columns + padding, generator=g) < 0.5
     pse = torch.randn(pse_batch, kv_heads * group, rows, columns + padding, generator=g)
-    q_len = [data.draw(st.integers(0, rows)) for _ in range(batch)]
+    q_len = [data.draw(st.integers(0, rows)) if rows > 1 else 1 for _ in range(batch)]
     kv_len = [data.draw(st.integers(0, columns)) for _ in range(batch)]
     expected, lse = written_out(
         q, k, v, 0.5, q_len, kv_len, lambda b, i, j: bool(mask[b if mask_batch > 1 else 0, 0, i, j]), pse
@@ -212,6 +212,13 @@ def test_one_length_is_for_every_batch_and_surplus_lengths_are_ignored() -> None
     assert torch.equal(both, more)
 
 
+def test_lengths_of_the_query_mean_nothing_for_one_token() -> None:
+    """Public scripts give those of the whole sequence: Ascend/pytorch test/npu/test_aclgraph_update.py, 22."""
+    q, k, v = drawn(2, 1, 1, 1, 4, torch.float32)
+    plain, given = (fia(q, k, v, input_layout="BNSD", actual_seq_lengths=n)[0] for n in (None, [100, 0]))
+    assert torch.equal(plain, given)
+
+
 def test_without_the_flag_the_lse_is_empty() -> None:
     q, k, v = drawn(1, 1, 1, 1, 4, torch.float16)
     assert (fia(q, k, v, input_layout="BNSD")[1].shape, fia(q, k, v, input_layout="BNSD")[1].dtype) == (
@@ -227,8 +234,11 @@ ONE = torch.ones(1)
 @pytest.mark.parametrize(
     ("named", "changes"),
     [
-        ("block_table", {"block_table": BLOCKS}),
-        ("block_size", {"block_size": 128}),
+        ("block_size", {"block_table": BLOCKS, "actual_seq_lengths_kv": [1]}),
+        ("block_table", {"block_table": BLOCKS.long(), "block_size": 4}),
+        ("block_table", {"block_table": BLOCKS[0], "block_size": 4}),
+        ("actual_seq_lengths_kv", {"block_table": BLOCKS, "block_size": 4}),
+        ("actual_seq_lengths_kv", {"block_table": BLOCKS, "block_size": 4, "actual_seq_lengths_kv": [5]}),
         ("quant_scale2", {"quant_scale2": ONE}),
         ("dequant_scale1", {"dequant_scale1": ONE}),
         ("antiquant_scale", {"antiquant_scale": ONE}),
@@ -237,7 +247,8 @@ ONE = torch.ones(1)
         ("actual_shared_prefix_len", {"actual_shared_prefix_len": [1]}),
         ("query_rope", {"query_rope": ONE}),
         ("kv_padding_size", {"kv_padding_size": ONE}),
-        ("input_layout", {"input_layout": "TND"}),
+        ("query_rope", {"key_rope": ONE}),
+        ("input_layout", {"input_layout": "SBH"}),
         ("sparse_mode", {"sparse_mode": 4}),
         ("inner_precise", {"inner_precise": 4}),
         ("atten_mask", {"sparse_mode": 3, "atten_mask": torch.zeros(2, 4)}),
@@ -330,6 +341,6 @@ def test_lengths_are_symbols_in_a_dynamic_graph_and_constants_in_a_static_one(dy
 
 def test_a_refusal_while_compiling_still_names_the_argument() -> None:
     q, k, v = drawn(1, 1, 1, 1, 4, torch.float32)
-    compiled = torch.compile(lambda: fia(q, k, v, input_layout="BNSD", block_size=128)[0], backend="eager")
-    with pytest.raises(Exception, match="'block_size' is not supported here"):
+    compiled = torch.compile(lambda: fia(q, k, v, input_layout="SBH")[0], backend="eager")
+    with pytest.raises(Exception, match="'input_layout' is 'SBH'"):
         compiled()

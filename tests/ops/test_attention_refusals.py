@@ -218,8 +218,8 @@ VALUES: list[tuple[str, dict[str, Any], str, str]] = [
     (FIA, {"sparse_mode": -1}, "sparse_mode", "is -1. Supported: 0, 1, 2, 3."),
     (FIA, {"inner_precise": 4}, "inner_precise", "is 4. Possible: 0, 1, 2, 3."),
     (FIA, {"inner_precise": -1}, "inner_precise", "is -1. Possible: 0, 1, 2, 3."),
-    (FIA, {"input_layout": "TND"}, "input_layout", "is 'TND'. Supported: BSH, BSND, BNSD, BNSD_BSND."),
-    (FIA, {"block_size": 128}, "block_size", "is not supported here. Supported: query, key, value, pse_shift"),
+    (FIA, {"input_layout": "SBH"}, "input_layout", "is 'SBH'. Supported: BSH, BSND, BNSD, TND, NTD, NSD, BNSD_BSND,"),
+    (FIA, {"antiquant_mode": 1}, "antiquant_mode", "is not supported here. Supported: query, key, value, pse_shift"),
     (FIA, {"actual_seq_lengths": [3]}, "actual_seq_lengths", "holds 3. Possible: 0 to S = 2."),
     (FIA, {"actual_seq_lengths_kv": [5]}, "actual_seq_lengths_kv", "holds 5. Possible: 0 to S = 4."),
     (FIA, {"actual_seq_lengths_kv": []}, "actual_seq_lengths_kv", "has 0 lengths. Possible: 1, or at least B = 1."),
@@ -235,7 +235,7 @@ def test_a_value_is_refused_with_those_that_are_possible(
     op: str, named: dict[str, Any], argument: str, words: str
 ) -> None:
     refused(op, bnsd(), {**COMMON, **named}, argument, words)
-    if argument in ("sparse_mode", "inner_precise", "input_layout", "block_size"):  # told when it is traced too
+    if argument == "input_layout":  # without which there is no shape
         refused(op, [t.to(META) for t in bnsd(rows=1)], {**COMMON, **named}, argument, words)
 
 
@@ -267,7 +267,7 @@ def test_the_compressed_mask_may_have_leading_ones(shape: tuple[int, ...]) -> No
 @pytest.mark.parametrize("op", [FIA, IFA])
 def test_an_argument_without_a_kernel_may_be_given_as_nothing(op: str, nothing: Any) -> None:
     q, k, v = bnsd(rows=1)
-    found = KERNELS[op](q, k, v, **COMMON, block_table=nothing)
+    found = KERNELS[op](q, k, v, **COMMON, padding=nothing)
     got, wanted = (x[0] if op == FIA else x for x in (found, KERNELS[op](q, k, v, **COMMON)))
     assert torch.equal(got, wanted)
 
@@ -275,8 +275,8 @@ def test_an_argument_without_a_kernel_may_be_given_as_nothing(op: str, nothing: 
 @pytest.mark.parametrize("something", [True, 1, 0.0, torch.ones(1), []])
 def test_and_not_as_anything_else(something: Any) -> None:
     q, k, v = bnsd(rows=1)
-    with pytest.raises(UnsupportedArgument, match="'block_table' is not supported here"):
-        KERNELS[FIA](q, k, v, **COMMON, block_table=something)
+    with pytest.raises(UnsupportedArgument, match="'padding' is not supported here"):
+        KERNELS[FIA](q, k, v, **COMMON, padding=something)
 
 
 @pytest.mark.parametrize(
@@ -313,7 +313,8 @@ def test_the_width_of_a_result_is_the_symbol_of_the_values_where_heads_are_not_s
     shape_env = ShapeEnv()
     width = shape_env.create_unbacked_symint()
     with FakeTensorMode(shape_env=shape_env, allow_non_fake_inputs=True):
-        value = torch.empty(1, 2, width)
-        query = torch.empty(1, 3, width)
-    assert str(attention._out_shape(query, value, "BSH", 8, 8)[2][2]) == str(width)
-    assert str(attention._out_shape(query, value, "BSH", 8, 4)[2][2]) == f"8*(({width}//4))"
+        query, value = torch.empty(1, 3, 64), torch.empty(1, 2, width)
+        alike, shared = (
+            attention.METAS[FIA](query, value, value, num_heads=8, num_key_value_heads=n)[0] for n in (8, 4)
+        )
+    assert (str(alike.shape[2]), str(shared.shape[2])) == (str(width), f"8*(({width}//4))")

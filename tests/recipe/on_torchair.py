@@ -67,8 +67,6 @@ def _script(script: str, session: Any, mode: str) -> dict[str, Any]:
 
     from npucompose.graphs import printed
 
-    if mode == "npugraph_ex" and session.checked.target.platform() == "simulated":
-        _backend_by_name()
     names: dict[str, Any] = {"__name__": "ejected"}
     exec(compile(script, "ejected.py", "exec"), names)
     graphs: list[str] = []
@@ -105,19 +103,6 @@ def _close(got: Any, wanted: Any) -> bool:
     except AssertionError:
         return False
     return True
-
-
-def _backend_by_name() -> None:
-    """What `import torch_npu` registers on a device (torch_npu 2.13.0, dynamo/__init__.py, _exec)."""
-    from torch._dynamo import register_backend
-
-    def npugraph_ex_backend(graph_module: Any, example_inputs: Any, **keywords: Any) -> Any:
-        import npugraph_ex  # type: ignore[import-not-found]
-
-        config = npugraph_ex.CompilerConfig()
-        return npugraph_ex.get_npu_backend(compiler_config=config)(graph_module, example_inputs, **keywords)
-
-    register_backend(npugraph_ex_backend, "npugraph_ex")
 
 
 if __name__ == "__main__":

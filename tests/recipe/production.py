@@ -36,6 +36,8 @@ class Production:
     """What else the YAML says: {section.key: value}."""
     printed: tuple[str, ...] = ()
     suffix: str = ".py"
+    version: str | None = None
+    """Of vllm-ascend, where the file has its keys."""
 
 
 GE_COMMON = {FROZEN: True, TILING: True, SORTING: "StableRDFS"}

@@ -93,3 +93,14 @@ def test_a_mode_that_is_no_name_is_none() -> None:
     assert migrate._mode({"mode": 3}) is None
     assert migrate._mode({"defaults": [{"override /mode": ["a"]}]}) is None
     assert migrate._mode({}) is None
+
+
+def test_options_behind_one_that_is_gone_are_told_all_the_same() -> None:
+    """2.5.1 has fewer options and another set of values for `mode`, which stands behind the first that it lacks."""
+    found = migration({"compiler": {"torch_npu_version": "2.7.1.post4"}}, "2.5.1")
+    gone = next(note for note in found.notes if note.startswith("gone: "))
+    assert gone != "gone: no option"
+    old, new = tree_of(found.before), tree_of(found.after)
+    changed = {path for path, leaf in old.items() if path in new and leaf.allowed() != new[path].allowed()}
+    told = {note.removeprefix("values: compiler.").partition(" ")[0] for note in found.notes if note[:7] == "values:"}
+    assert told == changed != set()

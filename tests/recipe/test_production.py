@@ -17,23 +17,30 @@ import torch
 from npucompose import api
 from npucompose.input_safety import plain_yaml
 from npucompose.recipe import Imported, eject, import_file
+from npucompose.recipe.command_line import read_command_line
 from npucompose.recipe.dialects import flattened
 from npucompose.recipe.vendor_options import attributes
 from npucompose.schema.experiment import Experiment
 from tests.recipe.fakes import FakeConfig
-from tests.recipe.production import POOL, PRODUCTION, Production
+from tests.recipe.production import POOL, Production
+from tests.recipe.production import PRODUCTION as OTHERS
+from tests.recipe.production_vllm_ascend import VLLM_ASCEND
 from tests.recipe.test_genuine import told
 from tests.recipe.wheel import torch_npu_tree
 
+STATIC = {"static_kernel_compile", "_aclnn_static_shape_kernel"}
+PRODUCTION = (*OTHERS, *VLLM_ASCEND)
 CARRIERS = {"backend", "config", "compiler_config", "options"}
 """Keywords whose value is read key by key."""
 COMPILING = {"compile", "cache_compile", "get_npu_backend", "register_replacement", "set_compile_mode", "partial"}
 MEANT = {
     "exe_mode": "mode", "mode": "mode", "level": "mode", "use_aclgraph": "mode", "enabled": "mode",
+    "enable": "mode", "enable_graph_mode": "mode", "use_cached_npu_graph": "cache",
+    "num_speculative_tokens": "sizes",
     "cudagraph_mode": "mode", "enable_npugraph_ex": "mode", "enable_cache_compile": "cache",
     "use_cached_graph": "cache", "use_ge_graph_cached": "cache", "enable_dynamic_graph": "shapes",
-    "enable_static_kernel": "static_kernel_compile", "enable_superkernel": "super_kernel_optimize",
-    "cudagraph_capture_sizes": "_vllm_aclnn_static_kernel_sym_range",
+    "enable_static_kernel": "static", "enable_superkernel": "super_kernel_optimize",
+    "cudagraph_capture_sizes": "sizes",
 }  # fmt: skip
 """{key of a dialect: what of the YAML says the same}."""
 each = pytest.mark.parametrize("case", PRODUCTION, ids=lambda case: case.name)
@@ -43,7 +50,7 @@ each = pytest.mark.parametrize("case", PRODUCTION, ids=lambda case: case.name)
 def imported(case: Production, folder: Path) -> Imported:
     path = folder / f"{case.name.replace('/', '_')}{case.suffix}"
     path.write_text(case.text)
-    return import_file(path)
+    return import_file(path, vllm_ascend_version=case.version)
 
 
 @pytest.fixture(scope="module")
@@ -98,7 +105,9 @@ def test_what_has_no_place_in_yaml_is_a_line(case: Production, folder: Path) -> 
 def names_of(case: Production) -> Iterator[str]:
     """Every keyword of a call that compiles and every option that is set or is a key, whoever sets it."""
     if case.suffix != ".py":
-        yield from (path.rpartition(".")[2] for path in flattened(plain_yaml(case.text, case.name)))
+        command = case.suffix == ".sh"
+        found = read_command_line(case.text, case.name).data if command else plain_yaml(case.text, case.name)
+        yield from (path.rpartition(".")[2] for path in flattened(found))
         return
     options = {p.rpartition(".")[2] for package in ("torchair", "npugraph_ex") for p in attributes(package)}
     for node in ast.walk(ast.parse(case.text)):
@@ -117,6 +126,8 @@ def test_no_option_and_no_keyword_is_passed_over(case: Production, folder: Path)
     said = read.yaml() + printed(read)
     known = {path.rpartition(".")[2] for path in found.compiler.changed()}
     known |= {"dynamic", "fullgraph", "mode", "shapes", "cache"}
+    known |= {"static" for name in known if name in STATIC} | {"sizes" for name in known if name.endswith("_range")}
+    known |= {"sizes"} if found.extensions.named else set()
     silent = {
         name
         for name in names_of(case)
@@ -130,7 +141,8 @@ def test_no_option_and_no_keyword_is_passed_over(case: Production, folder: Path)
 
 def _is_default(name: str, case: Production) -> bool:
     """An option that is set to its default changes nothing and is in no YAML."""
-    return name in case.hand or name in {"super_kernel_optimize", "clone_output", "enable_view_optimize", "decode"}
+    return name in case.hand or name in {"super_kernel_optimize", "clone_output", "enable_view_optimize", "decode",
+        "enable_frozen_parameter", "graph_batch_sizes_init"}  # fmt: skip
 
 
 def hand_written(case: Production) -> str:
@@ -165,6 +177,7 @@ def script_of(case: Production, folder: Path) -> str:
     shapes = experiment(case, folder).shapes
     without = ["shapes.mark_static=[]"] if shapes.mark_static else []
     without += ["~shapes.gears"] if shapes.gears else []
+    without += ["~extensions"] if experiment(case, folder).extensions.named else []
     return eject(*chosen, *without, config_dirs=dirs)
 
 

@@ -130,9 +130,8 @@ def served(text: str) -> Callable[[Path], Any]:
 
 
 CASES = (
-    Case(
-        SERVED, "is the path of a recipe", lambda _: recipe_of({"npucompose": ["a"]}), "is the path of a", "TypeError"
-    ),
+    Case(SERVED, "is the path of {kind}", lambda _: recipe_of({"npucompose": ["a"]}), "is the path of a", "TypeError"),
+    Case(SERVED, "additional_config", lambda _: recipe_of({"npu_compose": "a"}), "Did you mean 'npucompose'?"),
     Case(HANDED, "it holds no mapping", served("3"), "is no recipe: it holds no mapping", "TypeError"),
     Case(
         SERVED,
@@ -150,16 +149,22 @@ CASES = (
     Case(FOREIGN, "_group_problems :: hydra.*", foreign("a: 1", "hydra/launcher/mine"), HYDRA),
     Case(FOREIGN, "is no group of npucompose: a folder", foreign("a: 1", "mail/mine"), "'mail' is no group"),
     Case(FOREIGN, "is not known; a file may", foreign("# @packages _global_\nseed: 1"), "the header @packages is not"),
-    Case(FOREIGN, "_package :: hydra.*", foreign("# @package hydra.run\ndir: /"), HYDRA),
-    Case(FOREIGN, "its package may be", foreign("# @package model\nname: mlp"), "its package may be _global_"),
+    Case(FOREIGN, "_package :: hydra.*", foreign("# @package hydra.run\nseed: 1"), HYDRA),
+    Case(FOREIGN, "its package may be", foreign("# @package model\nseed: 1"), "its package may be _global_"),
     Case(FOREIGN, "_key_problems :: hydra.*", foreign("hydra: {}"), HYDRA),
     Case(FOREIGN, "_key_problems :: unknown", foreign(GLOBAL + "sead: 1"), "unknown key 'sead'"),
     Case(FOREIGN, "its defaults must be a list", foreign("defaults: {model: mlp}"), "its defaults must be a list"),
     Case(FOREIGN, "may not hold {entry!r}", foreign("defaults: [[model, mlp]]"), f"{LIST} hold ['model', 'mlp']"),
-    Case(FOREIGN, "write `override", foreign("defaults: [{once /model: mlp}]"), f"{LIST} name 'once /model'"),
+    Case(FOREIGN, "write `override /group", foreign("defaults: [{once /model: mlp}]"), f"{LIST} name 'once /model'"),
     Case(FOREIGN, "'{entry}': {OWN}", foreign("defaults: [{override /hydra/launcher: ray}]"), "may set Hydra"),
     Case(FOREIGN, "absolute, groups", foreign("defaults: [{/mail: a}]"), "unknown group 'mail'"),
-    Case(FOREIGN, "a choice is a name", foreign("defaults: [{/model: ../../mlp}]"), "'../../mlp': a choice is a name"),
+    Case(FOREIGN, "has a choice already", foreign("defaults: [{/mode: eager}]"), "write `override /mode: eager`"),
+    Case(
+        FOREIGN,
+        "a choice is a name",
+        foreign("defaults: [{override /model: ../../mlp}]"),
+        "'../../mlp': a choice is a name",
+    ),
     Case(FOREIGN, "would name code to run", foreign("_target_: x", "model/x"), "'_target_' would name code"),
     Case(FOREIGN, "'{here}' {problem}", foreign("a: ${oc.env:HOME}", "model/x"), "'a' uses a resolver"),
     Case(FOREIGN, "uses a resolver", foreign("a: ${oc.env:HOME}", "model/x"), "'a' uses a resolver"),

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
-from npucompose.recipe import header, import_script, reader
+from npucompose.recipe import header, import_file, import_script, reader
 from npucompose.recipe.vendor_options import of_config, set_option
 from tests.refusals.case import Case, Unread
 
@@ -44,6 +44,14 @@ def few_steps(folder: Path) -> Any:
         return import_script(CONFIG + CALLS + "f8(config)\n")
 
 
+def file(name: str, text: str, **asked: Any) -> Callable[[Path], Any]:
+    def read(folder: Path) -> Any:
+        (folder / name).write_text(text)
+        return import_file(folder / name, **asked)
+
+    return read
+
+
 def option(attribute: str, value: Any) -> Callable[[Path], Any]:
     def read(folder: Path) -> None:
         if why := set_option("torchair", {}, attribute, value):
@@ -73,6 +81,11 @@ CASES = (
         "AttributeError",
     ),
     Case(HEADER, "unknown section", with_recipe("pipeline: {}"), "unknown section pipeline in the recipe"),
+    Case(IMPORTED, "is a script", file("a.py", CONFIG, vllm_ascend_version="0.18.0"), "it says its options itself"),
+    Case(IMPORTED, "it is for scripts", file("a.yaml", "exe_mode: eager\n", compilation=2), "it is for scripts, and"),
+    Case(
+        IMPORTED, "has that number", file("a.py", CONFIG, compilation=9), "no compilation of the script", "IndexError"
+    ),
     Case(IMPORTED, "is not Python", script("def ("), "the script:1 is not Python", "SyntaxError"),
     Case(IMPORTED, "lie too deep", script(DEEP), "its calls or expressions lie too deep", "RecursionError"),
     Case(IMPORTED, "call one another", few_steps, "its functions call one another so often", "TooLong"),
@@ -91,6 +104,18 @@ CASES = (
         "the level is none",
         script(CONFIG + "logging.getLogger('torchair').setLevel(3)\n"),
         "the level is none",
+    ),
+    Case(
+        CALLED,
+        "process_kwargs_options :: which configuration",
+        script(CONFIG + "torchair.configs.npugraphex_config._process_kwargs_options(theirs, {'options': {}})\n"),
+        NOT_READ,
+    ),
+    Case(
+        CALLED,
+        "torchair takes npugraph_ex",
+        script(CONFIG + "torch.compile(m, backend='npu', options={'no_such': 1})\n"),
+        "torchair takes npugraph_ex's names here",
     ),
     Case(CALLED, "{name}'", script(CONFIG + "torchair.use_everything(1)\n"), "no YAML is known for torchair.use_every"),
     Case(CALLED, "is handed to code", script(CONFIG + "theirs.tune(config)\n"), "a configuration is handed to code"),

@@ -71,6 +71,10 @@ NO_STRANGERS = {
     "npucompose.measure.environment": "the kernel's files",
     "npucompose.measure.profile": "what the profiler has just written",
     "npucompose.vendor.devices": "the package's own table",
+    "npucompose.vendor.wheel_operators": "the package's own tables",
+    "npucompose.capture.codes": "the package's own table",
+    "npucompose.ops.catalogue": "the package's own table, and the vendor's wheel: tests/ops/test_catalogue.py",
+    "npucompose.targets.npu_offline.operator_lists": "the vendor's wheel: test_operator_tables.py",
     "npucompose.sinking.operators": "the package's own table",
     "airflow_free.forkserver": "what our own process is given",
     "airflow_free.processes": "the kernel's files",
@@ -88,6 +92,8 @@ NO_STRANGERS = {
     "npucompose.experiment.tracking": "what our own process is given",
     "npucompose.serving.vllm.installed": "what our own process answers: tests/serving/test_requested.py",
     "npucompose.serving.vllm.compiler": "our own answer, out of the file in which vLLM keeps it",
+    "npucompose.vendor.uncompiled": "the package's own table",
+    "npucompose_extensions.engine_dialects.vllm_ascend_versions": "the package's own table",
     "airflow_free.keys": "what is hashed, and not read",
 }
 """Modules that read something, and why they have no rows."""

@@ -72,6 +72,40 @@ def test_two_hundred_shapes_that_come_twice_cost_what_calls_cost_and_a_few_hundr
     assert cache.seconds <= 400 * CALL_S * (1 + SHARE) + AT_ONCE * CAPTURE_S
 
 
+def test_a_signature_that_recurs_is_recorded_once_its_calls_have_taken_as_long_as_that():
+    cache = Simulated(limit=8)
+    cache.calls((1, 2, *[3] * 10))
+    assert list(cache.recorded) == [1, 2]
+    cache.calls([3])
+    assert list(cache.recorded) == [1, 2, 3]
+
+
+def test_a_signature_that_recurs_between_many_others_is_recorded():
+    """Every eighth call, as the batches of a server."""
+    cache = Simulated(limit=64)
+    cache.calls((1, 2))
+    cache.calls(3 if n % 8 == 0 else 1000 + n for n in range(100))
+    assert 3 in cache.recorded
+    assert cache.captures == 3
+
+
+def test_signatures_that_never_come_again_once_they_are_recorded_cost_twice_what_their_calls_cost():
+    cache = Simulated(limit=256)
+    cache.calls(signature for signature in range(200) for _ in range(11))
+    assert cache.captures > 100
+    assert cache.seconds <= 2 * (200 * 11 * CALL_S) + AT_ONCE * CAPTURE_S
+
+
+def test_a_recording_that_made_place_has_to_be_earned_again():
+    account = Admission(captures=AT_ONCE)
+    for _ in range(10):
+        account.ran_eagerly("a", CALL_S)
+    assert account.admits("a", CAPTURE_S, used_last=None)
+    account.captured("a", CAPTURE_S)
+    account.ran_eagerly("a", CALL_S)
+    assert not account.admits("a", CAPTURE_S, used_last=None)
+
+
 def test_what_keeps_coming_is_recorded_in_the_end():
     cache = Simulated(limit=64)
     cache.calls(rounds(range(20), 500))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -223,3 +224,23 @@ def test_results_differ_by_more_than_the_tolerance_of_their_type_or_do_not(
     assert found == error
     assert words in wrong
     assert bool(words) == bool(wrong)
+
+
+def test_what_it_takes_to_put_the_inputs_back_is_no_time_of_a_replay(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put_back = contest._put_back
+
+    @contextmanager
+    def slow(*arguments: Any) -> Iterator[Callable[[], None]]:
+        with put_back(*arguments) as again:
+
+            def slowly() -> None:
+                clock.now += 7_000
+                again()
+
+            yield slowly
+
+    monkeypatch.setattr(contest, "_put_back", slow)
+    found, *_ = held(clock, 10, 20)
+    assert found.times_us == {FUSED: 10, UNFUSED: 20}

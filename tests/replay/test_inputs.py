@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
+import torch.distributed._functional_collectives  # defines the operators
+from torch import fx
 
 from npucompose.replay.capture.updates import find
+from npucompose.replay.captured_graph import CapturedGraph
 from npucompose.replay.memory.arena import ALIGNMENT
 from npucompose.replay.memory.inputs import Private, same_number
 from npucompose.replay.operands import layout_of, sharing
 from tests.replay.capturing import traced
 
+aten = torch.ops.aten
 MEMORY = torch.zeros(64)
 
 
@@ -82,3 +88,36 @@ def test_an_input_that_shares_memory_is_not_updated_in_place() -> None:
     assert len(find(graph, frozenset()).dropped) == 1
     assert find(graph, frozenset({0})).dropped == frozenset()
     assert find(graph, frozenset({0})).in_place == {}
+
+
+@pytest.mark.parametrize("executor", ["native", "torchscript", "python"])
+def test_a_view_with_another_item_size_begins_where_the_input_does(executor: Any) -> None:
+    """The input lies in the middle of its memory: its offset counts floats, that of the view halves of floats."""
+
+    def step(x: torch.Tensor) -> torch.Tensor:
+        return x.view(torch.int16) + 1
+
+    base = torch.randn(64)
+    recording, _ = CapturedGraph.capture_call(traced(step, base[8:24]), [base[8:24]], executor=executor)
+    for begin in (8, 24, 40):
+        (result,) = recording.replay(base[begin : begin + 16])
+        assert torch.equal(result, step(base[begin : begin + 16]))
+
+
+def test_an_old_value_that_a_collective_still_reads_is_not_updated_in_place() -> None:
+    """The collective is done with its input at its wait, which comes behind the update."""
+    dist = torch.ops._c10d_functional
+
+    def update(*, waits_first: bool) -> fx.Graph:
+        graph = fx.Graph()
+        x, rows, index = (graph.placeholder(name) for name in ("x", "rows", "index"))
+        reduced = graph.call_function(dist.all_reduce.default, (x, "sum", "0"))
+        waited = graph.call_function(dist.wait_tensor.default, (reduced,)) if waits_first else None
+        updated = graph.call_function(aten.index_copy.default, (x, 0, index, rows))
+        waited = waited or graph.call_function(dist.wait_tensor.default, (reduced,))
+        graph.call_function(aten.copy_.default, (x, updated))
+        graph.output((waited,))
+        return graph
+
+    assert len(find(update(waits_first=True), frozenset()).dropped) == 1
+    assert find(update(waits_first=False), frozenset()).dropped == frozenset()

@@ -223,5 +223,7 @@ def test_the_table_of_what_has_no_files_is_printed_like_this(
 
 
 def test_only_options_lie_under_a_path(conf: Path) -> None:
-    with pytest.raises(ConfigError, match="only options lie under a path: write `list options --under debug`"):
+    with pytest.raises(
+        ConfigError, match="only options lie under a path, and operators under a name: `list options --under debug`"
+    ):
         show("socs", [conf], under="debug")

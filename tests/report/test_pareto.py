@@ -8,7 +8,7 @@ from attrs import evolve
 from hypothesis import given
 from hypothesis import strategies as st
 
-from npucompose.report.compare import RunLine, front, rounded, with_front
+from npucompose.report.compare import RunLine, front, objectives, rounded, timed, with_front
 from npucompose.results.record import Figures
 
 SMALL = st.integers(0, 4).map(float)
@@ -70,3 +70,11 @@ def test_memory_is_the_pool_where_all_have_one_and_the_peak_elsewhere() -> None:
 def test_what_was_not_measured_or_was_wrong_does_not_compete() -> None:
     wrong = evolve(run(1, 1, 1), status="numerics_failed")
     assert marked(wrong, run(10, 100, 1), RunLine(name="crashed", status="crashed")) == [False, True, False]
+
+
+def test_each_work_has_its_own_measure_of_memory() -> None:
+    """A work without a planned pool is ranked by the peak, and the one beside it by its pool all the same."""
+    small, large = run(10, 100, 1, peak=1000), run(20, 10, 1, peak=2000)
+    eager = run(30, None, 1, work="add on cpu", peak=3000)
+    assert marked(small, large, eager) == [True, True, True]
+    assert objectives(timed((small, large, eager))) == {0: (10, 100, 1), 1: (20, 10, 1), 2: (30, 3000, 1)}

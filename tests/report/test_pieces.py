@@ -212,7 +212,9 @@ def test_lists_are_printed_like_this(conf: tuple[Path, Path], golden: Any, capsy
     assert "seed" in shown
     listing.show("options", (), under="inductor")
     assert "inductor." in capsys.readouterr().out
-    with pytest.raises(ConfigError, match="only options lie under a path: write `list options --under x`"):
+    with pytest.raises(
+        ConfigError, match="only options lie under a path, and operators under a name: `list options --under x`"
+    ):
         listing.show("mode", conf, under="x")
     with pytest.raises(ConfigError, match="inductor's options are torch's, not torch_npu's: leave"):
         listing.options("inductor.freezing", "2.6.0")

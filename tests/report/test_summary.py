@@ -14,7 +14,9 @@ from rich.console import Console
 from npucompose.cli import main
 from npucompose.report.summary import RunCommand, attention, next_command, render, stream_line
 from npucompose.report.terminal import render as whole
+from npucompose.results.effective import Effective
 from npucompose.results.record import Report, StreamFacts
+from npucompose.results.sinking import NpuFacts
 from npucompose.results.streams import TrialVerdict
 
 ASKED = RunCommand(folder=Path("outputs/10-00-00"), program="run.py", overrides=("model=mlp", "model.label=a b"))
@@ -31,6 +33,28 @@ def shown(report: Report, width: int = 80, *, terminal: bool = False) -> str:
 @pytest.mark.parametrize("name", [*EXAMPLES, *JUDGED])
 def test_the_lines_read_as_the_golden_text(name: str, golden: Callable[[str, str], None]) -> None:
     golden(f"report/summary/{name}.txt", shown({**EXAMPLES, **JUDGED}[name]))
+
+
+@pytest.mark.parametrize(
+    ("captures", "head"),
+    [
+        (0, "not compiled · gpt_decode · npu_offline · eager instead of reduce-overhead · static · "),
+        (2, "partly compiled · gpt_decode · npu_offline · reduce-overhead, then eager · static · "),
+    ],
+)
+def test_the_head_line_of_a_run_that_ran_eagerly_says_so_and_the_reason_comes_first(captures: int, head: str) -> None:
+    npu = NpuFacts(package="torchair", version="2.13.0", platform="simulated", fx_graphs=1, captures=captures)
+    why = [Effective(option=f"compiler.{n}", requested=1, effective=None, why="") for n in range(3)]
+    mode = Effective(option="mode.name", requested="reduce-overhead", effective="eager", why="nothing is captured")
+    experiment = {**FULL.experiment, "target": {"name": "npu_offline"}}
+    ran = evolve(FULL, status="uncompiled", compiled=False, npu=npu, effective=(*why, mode), experiment=experiment)
+    lines = shown(ran, 400).splitlines()
+    assert lines[0].removeprefix("result    ").startswith(head)
+    assert [*attention(ran)][-2:] == [
+        "nothing is captured",
+        "3 options have no effect here: compiler.0, compiler.1 and 1 more",
+    ]
+    assert next_command(ran, ASKED) == "npucompose report --full outputs/10-00-00"
 
 
 def test_a_run_that_holds_is_six_lines() -> None:

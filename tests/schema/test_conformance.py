@@ -15,7 +15,7 @@ import pytest
 from nursery import command
 
 from npucompose.compose.tree import compose
-from npucompose.targets.npu_offline.option_trees import live_tree, read_tree
+from npucompose.targets.npu_offline.option_trees import leaves_of, live_tree, read_tree
 from npucompose.targets.npu_offline.wheel import fetch, pinned
 from npucompose.targets.npu_offline.wheel import version as wheel_version
 from npucompose.targets.torchair.config import node_filter
@@ -51,6 +51,25 @@ def test_every_leaf_kind_value_and_default_is_the_genuine_one(genuine: tuple[Ven
 
 def test_the_committed_tree_of_2_13_0_is_the_genuine_one(genuine: tuple[VendorOption, ...]):
     assert {leaf.path: leaf for leaf in genuine} == genuine_tree("2.13.0")
+
+
+def test_what_a_configuration_keeps_for_itself_hides_no_option_behind_it():
+    """vars() gives attributes in the order in which they were set, and the wheel's constructors may set any first."""
+
+    class Inner:
+        def __init__(self) -> None:
+            self._fixed_attrs = ["level"]
+            self.level = 3
+
+    class Configuration:
+        def __init__(self) -> None:
+            self._fixed_attrs = ["inner", "mode"]
+            self.inner = Inner()
+            self.npugraphex_config = {"a": 1}
+            self.mode = "max-autotune"
+
+    found = {leaf.path: leaf.default for leaf in leaves_of(Configuration())}
+    assert found == {"inner.level": 3, "mode": "max-autotune"}
 
 
 @pytest.mark.parametrize("version", versions())

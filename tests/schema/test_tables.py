@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib
 import pkgutil
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from types import NoneType
 from typing import Any, get_args, get_type_hints
 
@@ -58,6 +59,8 @@ def check_of(validator: Any) -> str:
         return ""
     if (inner := getattr(validator, "_validators", None)) is not None:
         return " and ".join(map(check_of, inner))
+    if isinstance(validator, partial):
+        return check_of(validator.args[0])
     if hasattr(validator, "bound"):
         return f"{validator.compare_op} {validator.bound}"
     if hasattr(validator, "options"):

@@ -281,8 +281,8 @@ def report(**more: Any) -> Report:
 def test_each_status_has_its_exit_status() -> None:
     assert {status: report(status=status).exit_status for status in STATUSES} == EXIT_STATUS
     assert EXIT_STATUS == {
-        "ok": 0, "expect_failed": 1, "numerics_failed": 1, "illegal": 2, "failed": 3, "timeout": 3, "memory_limit": 3,
-        "crashed": 3,
+        "ok": 0, "uncompiled": 0, "expect_failed": 1, "numerics_failed": 1, "illegal": 2, "failed": 3, "timeout": 3,
+        "memory_limit": 3, "crashed": 3,
     }  # fmt: skip
 
 

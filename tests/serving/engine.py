@@ -84,6 +84,21 @@ def prompts(batch: int, shared: int = 0) -> list[dict[str, list[int]]]:
     return [{"prompt_token_ids": first + tokens} for tokens in drawn_tokens]
 
 
+def hugging_face(model: Path, batches: list[int], tokens: int = 24) -> dict[str, list[list[int]]]:
+    """Greedy tokens of transformers for the same prompts, each by itself."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    loaded = AutoModelForCausalLM.from_pretrained(model).eval()
+    how: dict[str, Any] = {"do_sample": False, "max_new_tokens": tokens, "eos_token_id": None, "pad_token_id": 0}
+
+    def told(prompt: list[int]) -> list[int]:
+        given = torch.tensor([prompt])
+        return loaded.generate(given, attention_mask=torch.ones_like(given), **how)[0, len(prompt) :].tolist()
+
+    return {str(batch): [told(prompt["prompt_token_ids"]) for prompt in prompts(batch)] for batch in batches}
+
+
 def main(asked: dict[str, Any]) -> None:
     from torch._dynamo.utils import counters
     from vllm import LLM, SamplingParams

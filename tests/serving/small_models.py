@@ -1,4 +1,4 @@
-"""Small decoders of five classes with random weights, as a checkpoint that vLLM reads.
+"""Small decoders of seven classes with random weights, as a checkpoint that vLLM reads.
 
 vLLM's own random weights (`load_format: dummy`, within a thousandth of zero) leave attention and experts without a
 say: a text repeats its last token, whatever a broken layer computes.
@@ -30,6 +30,9 @@ ROTARY = {
     "rope_theta": 10000.0,
     "hidden_act": "silu",
 }
+LATENT: dict[str, Any] = {"num_key_value_heads": 8, "q_lora_rank": 96, "qk_nope_head_dim": 32, "v_head_dim": 32}
+"""Queries, keys and values come of a few numbers, and queries and keys are put together of two parts. vLLM keeps such
+numbers in its cache on a processor where they are 512 and 64."""
 MODELS: Mapping[str, dict[str, Any]] = {
     "qwen2": {"architectures": ["Qwen2ForCausalLM"], **ROTARY},
     "llama": {"architectures": ["LlamaForCausalLM"], **ROTARY},
@@ -50,6 +53,34 @@ MODELS: Mapping[str, dict[str, Any]] = {
         "final_logit_softcapping": 30.0,
         "tie_word_embeddings": True,
     },
+    "deepseek_v2": {
+        "architectures": ["DeepseekV2ForCausalLM"],
+        **ROTARY,
+        **LATENT,
+        "kv_lora_rank": 512,
+        "qk_rope_head_dim": 64,
+        "head_dim": 64,
+        "n_routed_experts": 4,
+        "n_shared_experts": 1,
+        "num_experts_per_tok": 2,
+        "moe_intermediate_size": 128,
+        "first_k_dense_replace": 1,
+        "n_group": 1,
+        "topk_group": 1,
+        "topk_method": "greedy",
+        "norm_topk_prob": False,
+        "routed_scaling_factor": 1.0,
+    },
+    "minicpm3": {
+        "architectures": ["MiniCPM3ForCausalLM"],
+        **ROTARY,
+        **LATENT,
+        "kv_lora_rank": 64,
+        "qk_rope_head_dim": 16,
+        "scale_emb": 1,
+        "scale_depth": 1.4,
+        "dim_model_base": 128,
+    },
     "gpt2": {
         "architectures": ["GPT2LMHeadModel"],
         **COMMON,
@@ -61,6 +92,10 @@ MODELS: Mapping[str, dict[str, Any]] = {
         "layer_norm_epsilon": 1e-5,
     },
 }
+
+BY_HUGGING_FACE = ("deepseek_v2", "minicpm3")
+"""Whose tokens are those of transformers, not of vLLM's `enforce_eager`: for an attention with a latent cache that is
+wrong on a processor from the first token on (vLLM 0.32)."""
 
 
 def written(name: str, folder: Path) -> Path:

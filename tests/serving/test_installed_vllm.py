@@ -1,9 +1,10 @@
-"""What our own process asks an installed vLLM and prints of its answer: a module of that name answers."""
+"""What an installed vLLM is asked, and what is printed of its answer: a module of that name answers."""
 
 from __future__ import annotations
 
 import enum
 import json
+import logging
 import sys
 from dataclasses import dataclass, field
 from types import ModuleType
@@ -11,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from npucompose.serving.vllm import installed
+from npucompose.serving.vllm import CPU, READ_AT, installed, register
 
 
 class Mode(enum.Enum):
@@ -100,3 +101,28 @@ def test_vllm_is_asked_with_the_recipe_and_a_scheduler_of_that_size(
 def test_what_vllm_refuses_is_one_line_that_is_not_too_long(asked: Any, capsys: pytest.CaptureFixture[str]) -> None:
     assert answer(capsys, {"wrong": "no\n such  size"}) == {"refused": "no such size"}
     assert answer(capsys, {"wrong": "x" * 501}) == {"refused": "x" * 500}
+
+
+@pytest.mark.parametrize(
+    ("plugins", "acts", "said"),
+    [
+        ({"builtin_platform_plugins": {"cpu": lambda: CPU}}, True, None),
+        ({"builtin_platform_plugins": {"cpu": lambda: None}}, False, None),
+        ({"builtin_platform_plugins": {"cuda": lambda: None}}, False, "'cpu'"),
+        ({}, False, "cannot import name 'builtin_platform_plugins'"),
+    ],
+)
+def test_a_vllm_in_which_no_recipe_can_act_has_a_warning_in_its_log(
+    plugins: dict[str, Any], acts: bool, said: str | None,
+    asked: Any, monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    logged: list[logging.LogRecord] = []
+    monkeypatch.setattr(logging.getLogger("vllm.npucompose"), "handle", logged.append)
+    monkeypatch.setattr("npucompose.serving.vllm.installed_vllm", lambda: "0.9.1")
+    sys.modules["vllm.platforms"].__dict__.update(plugins)
+    assert (register() is not None) == acts
+    assert [record.levelname for record in logged] == ([] if said is None else ["WARNING"])
+    for record in logged:
+        words = record.getMessage()
+        assert words.startswith(f"No recipe acts in this vLLM, 0.9.1: npucompose was read for {READ_AT} (")
+        assert str(said) in words

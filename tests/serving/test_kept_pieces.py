@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ import torch
 from torch import nn
 from torch._dynamo.utils import counters
 from torch._inductor import config as inductor_config
+from torch._inductor.codecache import CppPythonBindingsCodeCache
 
 from npucompose.errors import ConfigError
 from npucompose.replay.front.contest import FUSED, UNFUSED
@@ -34,6 +35,9 @@ target: {measuring: never}
 extensions:
   vllm: {sizes: [2, 4]}
 """
+
+
+NOTHING: Mapping[str, Any] = {}
 
 
 class Residual(nn.Module):
@@ -69,16 +73,19 @@ def recipe_of(folder: Path, *changed: tuple[str, str]) -> Recipe:
     return read(str(place))
 
 
-def compiled_anew(recipe: Recipe, caught: Caught) -> Piece:
+def compiled_anew(recipe: Recipe, caught: Caught, engine: Mapping[str, Any] = NOTHING) -> Piece:
+    """With Inductor's settings as an engine wants them."""
     unrecorded = Unrecorded(recipe.sizes, recipe.others, lambda _: None)
     with torch.no_grad(), inductor_config.patch(fx_graph_cache=True):
-        return compiled(recipe, caught.graph, caught.inputs, {}, Untouched(), unrecorded)
+        return compiled(recipe, caught.graph, caught.inputs, engine, Untouched(), unrecorded)
 
 
-def loaded(recipe: Recipe, caught: Caught, code: Mapping[str, Any]) -> Piece | None:
+def loaded(
+    recipe: Recipe, caught: Caught, code: Mapping[str, Any], engine: Mapping[str, Any] = NOTHING
+) -> Piece | None:
     """Of facts that have been text in between."""
     unrecorded = Unrecorded(recipe.sizes, recipe.others, lambda _: None)
-    return restored(recipe, caught.graph, caught.inputs, json.loads(json.dumps(code)), unrecorded)
+    return restored(recipe, caught.graph, caught.inputs, engine, json.loads(json.dumps(code)), unrecorded)
 
 
 def kept(recipe: Recipe, caught: Caught) -> Mapping[str, Any]:
@@ -112,6 +119,30 @@ def test_what_is_loaded_does_what_was_compiled_and_nobody_traces_or_compiles(
         assert torch.equal(second(*caught.args(x.clone()))[0], first(*caught.args(x.clone()))[0])
     assert len(second.recordings()) == 2
     assert second.code == first.code
+
+
+@pytest.fixture
+def denormals() -> Iterator[None]:
+    """A library that gcc linked with unsafe math lets its thread flush denormals from then on."""
+    yield
+    torch.set_flush_denormal(False)
+
+
+@pytest.mark.usefixtures("denormals")
+def test_loading_asks_for_the_libraries_that_were_compiled(caught: Caught, tmp_path: Path) -> None:
+    """A library's key has the compiler's flags, ours, the recipe's and the engine's: with others it would be compiled
+    again. Across processes tests/serving/test_engine.py counts the files."""
+    flags = "inductor: {cpp: {enable_floating_point_contract_flag: fast}, "
+    recipe, engine = (
+        recipe_of(tmp_path, ("inductor: {", flags)),
+        {"cpp.enable_unsafe_math_opt_flag": True, "cpp_cache_precompile_headers": False},
+    )
+    code = compiled_anew(recipe, caught, engine).code
+    assert code is not None
+    known = set(CppPythonBindingsCodeCache.cache)
+    assert known
+    assert loaded(recipe, caught, code, engine) is not None
+    assert set(CppPythonBindingsCodeCache.cache) == known
 
 
 @pytest.mark.parametrize("general", ["inductor", "eager"])

@@ -124,6 +124,60 @@ def test_a_call_that_somebody_else_makes_a_handle_of_gets_none_of_its_own(
         assert torch.equal(handle(*args)[0], model(next(arg for arg in args if is_input(arg))))
 
 
+def slices(made: torch.Tensor, other: torch.Tensor) -> None:
+    made[:, 2:] = other[:, 2:]
+
+
+def slices_of_slices(made: torch.Tensor, other: torch.Tensor) -> None:
+    made[1:, 2:][:, 1:] = other[1:, 3:]
+    made[..., :2] = other[..., 2:]
+
+
+def selects(made: torch.Tensor, other: torch.Tensor) -> None:
+    made[:, 1] = other[:, 0]
+
+
+def diagonals(made: torch.Tensor, other: torch.Tensor) -> None:
+    made.diagonal().copy_(other.diagonal())
+
+
+def strides(made: torch.Tensor, other: torch.Tensor) -> None:
+    made.as_strided((2, 2), (4, 1)).mul_(other[:2, :2])
+
+
+def indices(made: torch.Tensor, other: torch.Tensor) -> None:
+    made[torch.tensor([0, 1])] = other[:2]
+
+
+class Writes(nn.Module):
+    """Writes a part of a value of its own, as attention with a latent cache puts queries and keys together."""
+
+    def __init__(self, write: Callable[[torch.Tensor, torch.Tensor], None]) -> None:
+        super().__init__()
+        self.first, self.write = nn.Linear(4, 4), write
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        made, other = self.first(x) * 2, x.sin()
+        self.write(made, other)
+        x.add_(1)
+        return made.cos(), other
+
+
+@pytest.mark.parametrize("write", [slices, slices_of_slices, selects, diagonals, strides, indices])
+def test_a_write_into_a_part_of_a_value_is_recorded(
+    write: Callable[[torch.Tensor, torch.Tensor], None], said: list[str], tmp_path: Path
+) -> None:
+    model = Writes(write).requires_grad_(False)
+    call, caught = piece_of(Caught(model, 5), [2, 4], tmp_path, said)
+    with torch.no_grad():
+        for rows in (2, 4, 2, 4, 2):
+            x = torch.rand(rows, 4)
+            given, other = x.clone(), x.clone()
+            assert all(map(torch.equal, call(*caught.args(given)), model(other)))
+            assert torch.equal(given, x + 1)
+    assert len(call.recordings()) == 2
+
+
 def is_input(arg: Any) -> bool:
     return isinstance(arg, torch.Tensor) and arg.shape == (2, 4)
 

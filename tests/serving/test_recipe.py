@@ -86,8 +86,69 @@ def test_it_is_named_in_vllms_configuration_or_else_in_the_environment(
     assert recipe_of({}) is None
     monkeypatch.setenv("NPUCOMPOSE_RECIPE", one)
     assert [recipe_of(config) for config in ({}, {"npucompose": other})] == [read(one), read(other)]
-    with pytest.raises(ConfigError, match="is the path of a recipe; given 3"):
-        recipe_of({"npucompose": 3})
+    assert recipe_of({"npucompose": None, "npucompose_steps": "steps.csv", "of_another_plugin": 1}) == read(one)
+
+
+@pytest.mark.parametrize(
+    ("config", "variable", "says"),
+    [
+        ({"npucompose": 3}, None, "additional_config.npucompose is the path of a recipe; given 3."),
+        ({"npucompose": ""}, "one.yaml", "additional_config.npucompose is the path of a recipe; given ''."),
+        ({"npucompose": " "}, None, "additional_config.npucompose is the path of a recipe; given ' '."),
+        ({}, "", "NPUCOMPOSE_RECIPE is the path of a recipe; given ''."),
+        ({"npu_compose": "a"}, None, "unknown key 'npu_compose' @ additional_config. Did you mean 'npucompose'?"),
+        ({"NPUCompose": "a"}, None, "unknown key 'NPUCompose' @ additional_config."),
+        ({"npu-compose-recipe": "a"}, None, "unknown key 'npu-compose-recipe' @ additional_config."),
+        ({"npcompose": "a"}, None, "unknown key 'npcompose' @ additional_config. Did you mean 'npucompose'?"),
+        ({"npucompose_step": "a"}, None, "Did you mean 'npucompose_steps'? Choices: npucompose, npucompose_steps."),
+    ],
+)
+def test_what_names_no_recipe_is_refused_and_not_ignored(
+    config: Any, variable: str | None, says: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("NPUCOMPOSE_RECIPE", raising=False)
+    if variable is not None:
+        monkeypatch.setenv("NPUCOMPOSE_RECIPE", variable)
+    with pytest.raises(ConfigError) as refused:
+        recipe_of(config)
+    assert says in str(refused.value)
+
+
+@pytest.mark.parametrize("config", [None, {}, {"torchair_graph_config": {}, "compose": 1, "npu": 2}, ["npu_compose"]])
+def test_keys_of_others_are_theirs(config: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NPUCOMPOSE_RECIPE", raising=False)
+    assert recipe_of(config) is None
+
+
+@pytest.mark.parametrize("by", ["configuration", "environment"])
+def test_a_home_is_the_callers(by: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither JSON nor a variable goes through a shell that would say where it is."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("NPUCOMPOSE_RECIPE", "~/mine.yaml")
+    wanted = read(written(tmp_path, FUSED))
+    assert recipe_of({"npucompose": "~/mine.yaml"} if by == "configuration" else {}) == wanted
+
+
+JSON = """{
+  "defaults": [{"override /mode": "reduce-overhead"}, {"override /shapes": "auto"}],
+  "extensions": {"vllm": {"sizes": [2, 1]}}
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        (JSON, "mine.json"),
+        (JSON, "mine.yaml"),
+        ("# served\n" + FUSED.removeprefix(HEAD).replace("max-autotune", "reduce-overhead")
+         + "extensions:\n  vllm: {sizes: [2, 1]}\n", "mine.yaml"),
+    ],
+)  # fmt: skip
+def test_a_recipe_needs_no_header(text: str, name: str, tmp_path: Path) -> None:
+    recipe = read(written(tmp_path, text, name))
+    assert (recipe.sizes, recipe.checked.experiment.mode.name) == ((1, 2), "reduce-overhead")
+    assert not recipe.each_size_alone
 
 
 @pytest.mark.parametrize(
@@ -98,6 +159,16 @@ def test_it_is_named_in_vllms_configuration_or_else_in_the_environment(
         (FUSED + "hydra: {run: {dir: /tmp/x}}\n", "hydra"),
         (FUSED + "passes: {python: {function: 'os:getcwd'}}\n", "trust=true"),
         (FUSED + "extensions:\n  vllm: {graphs: half}\n", "mine.yaml:7"),
+        (FUSED + "extensions:\n  vllm: {sizes: [0, -1]}\n", "'sizes' must be >= 1: 0 @ extensions.vllm (mine.yaml:7)"),
+        (FUSED + "extensions:\n  vllm: {sizes: [4, -1]}\n", "'sizes' must be >= 1: -1 @ extensions.vllm (mine.yaml:7)"),
+        (FUSED + "  - override /passes: [nopass]\n", "unknown pass 'nopass' @ mine.yaml:6. Choices: adapt, "),
+        (FUSED + "  - override /passes: [clean, css]\n", "unknown pass 'css' @ mine.yaml:6. Did you mean 'cse'?"),
+        (FUSED + "  - /streams: one\n", "mine.yaml:6: the defaults list may not name '/streams': streams has a choice"
+         " already; write `override /streams: one`."),
+        (FUSED + "  - /passes: [cse, clean]\n", "write `override /passes: cse`"),
+        (FUSED.replace("_global_", "experiment"), "mine.yaml:1: its package may be _global_, not 'experiment'."),
+        (JSON.replace("vllm", "vlm"), "unknown section 'vlm' @ extensions. Did you mean 'vllm'?"),
+        ("sed: 3\n", "mine.yaml:1: unknown key 'sed'. Did you mean 'seed'?"),
         ("- a\n", "holds no mapping"),
         (HEAD + "defaults:\n  - override /mode: eager\n", "target=cpu mode=eager; vLLM on a CPU takes target=cpu and"),
         (FUSED + "  - override /target: npu_offline\n", "target=npu_offline mode=max-autotune; vLLM on a CPU takes"),
@@ -109,7 +180,7 @@ def test_it_is_named_in_vllms_configuration_or_else_in_the_environment(
 def test_what_a_strangers_file_may_not_say_is_refused(text: str, says: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as refused:
         read(written(tmp_path, text))
-    assert says in str(refused.value)
+    assert says in str(refused.value).replace(f"{tmp_path}/", "")
 
 
 def test_an_edited_pass_is_another_key_and_another_recipe_of_the_same_text_is_not(

@@ -223,10 +223,13 @@ CASES: dict[str, Asked] = {
     ),
     # What was not taken.
     "foreseen_not_to_be_taken": about(
-        graph(READS_N, to_python=(op("item"), op("_local_scalar_dense", source="model.py:4 in forward: x.tolist()")))
+        graph(
+            READS_N,
+            without_tensors=(op("sym_size"), op("_local_scalar_dense", source="model.py:4 in forward: x.tolist()")),
+        )
     ),
     "nothing_is_foreseen_where_it_was_tried": about(
-        graph(READS_N, to_python=(op("_local_scalar_dense"),)), through_torchair=True
+        graph(READS_N, without_tensors=(op("_local_scalar_dense"),)), through_torchair=True
     ),
     "not_taken": about(graph(READS_N, inputs=KEY, symbols={**S0, "u0": None}, failure=FAILURE), through_torchair=True),
     "not_taken_and_nobody_knows_where": about(

@@ -11,11 +11,13 @@ from npucompose.schema.experiment import Operator
 from npucompose.sinking import FxFacts, GeFacts, OperatorTable, SinkingQuestion, shipped_table
 from npucompose.sinking.facts import Input, Op, OpArgument
 from npucompose.sinking.operators import Product
+from npucompose.vendor.wheel_operators import operators, overload_of
 
 TABLE = shipped_table()
 QUESTION = SinkingQuestion(mode="max-autotune", target="cpu", dynamic=True, sink=True, product="ascend910b")
 GE = GeFacts(name="g", data={"x": (4, 8)}, inputs={"x": ("Data", {}), "Add": ("Add", {"x1": "Data"})})
 
+UNCONVERTED = ("nonzero", "_local_scalar_dense")
 SMALL = OperatorTable(
     version=1,
     products={
@@ -34,13 +36,15 @@ SMALL = OperatorTable(
         "my::host": Operator(ge="Host", slots=("lens",), host_engine=True, source="row host"),
         "aten::in_table": Operator(ge="InTable", slots=("lens",), sinks=True, source="row in_table"),
     },
-    unconverted={"aten::_local_scalar_dense": "row _local_scalar_dense"},
 )
 """A table of few rows, one of each kind."""
 
 
 def op(name: str, *reads: str, **more: Any) -> Op:
-    return Op(name=name, overload=f"aten.{name}.default", schema=f"aten::{name}", reads=reads, **more)
+    """`op("relu", "mm_3")`: aten.relu, which reads the node mm_3; a name that no converter has stands for aten.mm."""
+    known = name in UNCONVERTED or operators(QUESTION.torch_npu).converts(f"aten::{name}")
+    schema = f"aten::{name if known else 'mm'}"
+    return Op(name=name, overload=overload_of(schema), schema=schema, reads=reads, **more)
 
 
 def own(kind: str, name: str, *reads: str, **slots: str | tuple[str, ...]) -> Op:

@@ -9,7 +9,7 @@ import pytest
 from attrs import evolve
 
 from npucompose.errors import ConfigError
-from npucompose.results.sinking import Blame, DiagnosisStep, SinkingFacts, SinkingVerdict
+from npucompose.results.sinking import Blame, DiagnosisStep, Failure, SinkingFacts, SinkingVerdict
 from npucompose.schema.experiment import Operator
 from npucompose.sinking import diagnose, not_compiled, shipped_table, with_artefacts
 from npucompose.sinking.diagnosis import TITLES
@@ -17,7 +17,7 @@ from npucompose.sinking.facts import Op
 from npucompose.sinking.operators import dynamic_ops, geared, uses
 from npucompose.sinking.verdicts import static_parts
 from tests.sinking.cases import CASES
-from tests.sinking.made import QUESTION, SMALL, TABLE, graph, op, own, told
+from tests.sinking.made import GE, QUESTION, SMALL, TABLE, graph, op, own, told
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -206,3 +206,13 @@ def test_the_table_answers_by_either_name_and_takes_rows_of_ones_own() -> None:
     with pytest.raises(ConfigError) as caught:
         SMALL.with_rows({"a.b.c": mine, "": mine, "a.b": evolve(mine, products=("new", "never", "ever"))})
     assert len(caught.value.problems) == 4
+
+
+def test_ge_graphs_stand_beside_the_graphs_that_were_taken() -> None:
+    """The first graph was refused and became none: the only GE graph, whose input has no size, is the second one's."""
+    refused = evolve(graph(op("mm"), id="graph_0"), failure=Failure(graph="graph_0", what="refused"))
+    taken = graph(op("mm"), id="graph_1")
+    facts = diagnose(QUESTION, [refused, taken], [evolve(GE, data={"x": (-1, 8)})], TABLE)
+    assert "graph_1: Dynamic FX graph compiled to static Ascend GE graph" in told(facts)
+    without = diagnose(QUESTION, [refused, taken], [], TABLE)
+    assert "graph_1: Static FX graph compiled to static Ascend GE graph" in told(without)

@@ -14,7 +14,6 @@ from torch._dynamo.source import AttrSource, LocalSource
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
 
-from npucompose.graphs.describe import op_name
 from npucompose.sinking.facts import Input, Op, OpArgument
 from npucompose.sinking.reading import argument_of, read
 
@@ -129,7 +128,7 @@ def test_an_operator_tells_its_shapes_and_its_arguments(example: ExampleGraph) -
     assert first == Op(
         name="mm_default", overload="aten.mm.default", schema="aten::mm", source=first.source,
         arguments={"self": OpArgument(kind="tensor"), "mat2": OpArgument(kind="tensor")},
-        unknown_in=(s,), unknown_out=(s,),
+        unknown_in=(s,), unknown_out=(s,), at=3,
     )  # fmt: skip
     assert (first.source or "").startswith("model.py:7 in forward")
     assert (second.name, second.reads, second.view, second.source) == (view.name, ("mm_default",), True, None)
@@ -223,11 +222,23 @@ def test_branches_are_read_with_their_place() -> None:
     root.arg0_1 = root.true_graph_0  # no branch: a placeholder has its name
     module = fx.GraphModule(root, example.graph)
     (op,) = read(module.graph, "graph_0").ops
-    assert (op.schema, op.overload, op.view, op.arguments) == (op_name(call), op_name(call), False, {})
+    assert (op.schema, op.overload, op.view, op.arguments) == ("cond", "cond", False, {})
     (subgraph,) = op.subgraphs
     assert subgraph.id == "graph_0.true_graph_0"
     assert [one.schema for one in subgraph.ops] == ["aten::relu"]
     assert op.unknown_in == (example.s,)
+
+
+def test_a_call_that_writes_to_copies_is_the_operator_that_writes() -> None:
+    """TorchAir converts auto_functionalized_v2 by the converter of its operator."""
+    example = ExampleGraph()
+    writes = torch.ops.aten.add_.Tensor
+    functionalized = torch.ops.higher_order.auto_functionalized_v2
+    call = example.graph.call_function(functionalized, (writes,), {"other": example.key, "_self_base_index": 0})
+    call.meta["val"] = (example.val(example.key),)
+    example.graph.output((call,))
+    (op,) = read(example.graph, "graph_0").ops
+    assert (op.overload, op.schema, op.higher_order) == ("aten.add_.Tensor", "aten::add_", False)
 
 
 def test_numbers_that_are_not_all_inputs_are_packed() -> None:
@@ -250,6 +261,6 @@ def test_an_operator_that_turns_data_into_a_number_is_told_with_its_line() -> No
     example.call(aten.relu.default, example.weight)
     found = read(example.graph, "graph_0")
     assert [one.overload for one in found.ops] == ["aten.relu.default"]
-    (told,) = found.to_python
+    (told,) = found.without_tensors
     assert (told.overload, told.schema) == ("aten._local_scalar_dense.default", "aten::_local_scalar_dense")
     assert told.source == "model.py:7 in forward: return x * 2"

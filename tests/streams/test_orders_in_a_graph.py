@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
 from typing import Any
 
 import attrs
@@ -50,6 +51,9 @@ class Written:
 
     def wait(self, *awaited: fx.Node) -> fx.Node:
         return self.graph.call_function(air.wait.default, (list(awaited),))
+
+    def tagged(self, does: str, tag: str) -> None:
+        self.graph.call_function(getattr(air, f"tagged_event_{does}").default, (tag,))
 
     def done(self, *outputs: fx.Node) -> tuple[fx.Graph, Dependence]:
         self.graph.output(outputs)
@@ -400,3 +404,42 @@ def test_streams_whose_mode_syncs_them_are_applied_and_not_proven() -> None:
     assert decision is not None
     assert (decision.applied, decision.validated) == (True, False)
     assert decision.why == "streams of the graph itself; the mode syncs their data"
+
+
+@pytest.fixture
+def tagged_events() -> Iterator[None]:
+    """torch.npu's own events as TorchAir's operators, by the schemas of the wheel's ops/_tagged_event.py (2.13.0)."""
+    library = torch.library.Library("air", "FRAGMENT")
+    for does in ("record", "wait"):
+        library.define(f"tagged_event_{does}(str tag, bool created_inside=False) -> ()")
+    yield
+    library._destroy()
+
+
+@pytest.mark.usefixtures("tagged_events")
+@pytest.mark.parametrize(("again_when_idle", "ordered"), [(False, True), (True, False)])
+def test_an_event_that_is_recorded_again_stands_for_what_its_stream_did_by_then(
+    again_when_idle: bool, ordered: bool
+) -> None:
+    """Recorded once more on a stream that has done nothing, an event orders nothing: torch.npu's own may be."""
+    made = Written()
+    first = made.k()
+    made.tagged("record", "event")
+    if again_when_idle:
+        made.on("idle")
+        made.tagged("record", "event")
+        made.off()
+    made.on("s")
+    made.tagged("wait", "event")
+    then = made.k()
+    made.off()
+    graph, needed = made.done(first, then)
+    assert before(graph, needed) == {"neg": [], "neg_1": ["neg"] if ordered else []}
+    then.args = (first,)
+    graph.lint()
+    dependence = Dependence.from_graph(graph)
+    if ordered:
+        validate(graph, dependence)
+    else:
+        with pytest.raises(PlanError, match="'neg' on stream 'default' must be done before 'neg_1' on stream 's'"):
+            validate(graph, dependence)

@@ -22,6 +22,7 @@ from npucompose.schema.streams import Streams
 from npucompose.streams import apply
 from npucompose.targets import aot
 from npucompose.targets.aot import refuse_training, run_as_it_is
+from npucompose.targets.base import VendorCompiler
 from npucompose.targets.compilation import Compilation, Notices
 from npucompose.targets.compiled_calls import Versions
 from npucompose.targets.frozen_weights import FrozenWeights
@@ -168,10 +169,21 @@ def test_torch_compile_is_asked_for_this_backend_and_again_with_symbols(monkeypa
     assert called._eager(5) == ("eager", 5)
     assert made.calls_beyond == 2
     assert made.statistics == CallStatistics(eager=2)
-    made.genuine = object()  # type: ignore[assignment]
+    made.genuine = VendorCompiler(config=None, backend=lambda *_: print)
     theirs: Any = made.torch_compile(model)
     assert not isinstance(theirs, Versions)
     assert theirs(3) == ("compiled", 3, 3)
+
+
+def test_a_call_in_which_no_graph_of_the_vendor_s_ran_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    ran: list[int] = []
+    monkeypatch.setattr(torch, "compile", lambda model, **_: model)
+    made = backend()
+    made.genuine = VendorCompiler(config=None, backend=lambda *_: print, runs=lambda: len(ran))
+    called = made.torch_compile(lambda x: ran.append(x) if x > 2 else None)
+    for x in (1, 3, 2, 4):
+        called(x)
+    assert (made.calls_beyond, ran) == (2, [3, 4])
 
 
 def test_calls_of_all_recorded_graphs_are_counted_together() -> None:

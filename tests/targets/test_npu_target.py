@@ -16,7 +16,7 @@ from npucompose.models.base import Built
 from npucompose.table.modes import ACLGRAPH, GE, NPUGRAPH_EX
 from npucompose.targets import npu
 from npucompose.targets.npu import CANN_VARIABLES, NpuTarget
-from npucompose.targets.torchair import config, facts
+from npucompose.targets.torchair import config, facts, target
 
 
 class Npu(SimpleNamespace):
@@ -117,10 +117,17 @@ def test_the_platform_is_loaded_for_eager_too_and_once(monkeypatch: pytest.Monke
     seen: list[str] = []
     monkeypatch.setattr(NpuTarget, "load_platform", lambda self, mode: seen.append(f"platform for {mode}"))
     monkeypatch.setattr(config, "package", lambda name: seen.append(f"package {name}"))
+    monkeypatch.setattr(target, "watch", lambda name: seen.append(f"calls of {name} are counted"))
     monkeypatch.setattr(facts, "watch_ge", lambda: seen.append("GE is watched"))
     for mode in ("eager", GE):
         NpuTarget().prepare(mode)
-    assert seen == ["platform for eager", f"platform for {GE}", "package torchair", "GE is watched"]
+    assert seen == [
+        "platform for eager",
+        f"platform for {GE}",
+        "package torchair",
+        "calls of torchair are counted",
+        "GE is watched",
+    ]
 
 
 def test_its_version_is_that_of_the_package(monkeypatch: pytest.MonkeyPatch) -> None:

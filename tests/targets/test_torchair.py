@@ -16,7 +16,8 @@ def test_a_captured_graph_has_events_and_frees_memory_while_other_streams_may_re
     target: NpuTarget, mode: str
 ) -> None:
     can = target.capabilities(mode)
-    assert (can.captures, can.frees_early, can.explicit_events, can.asserts) == (True, True, True, True)
+    assert (can.captures, can.frees_early, can.explicit_events) == (True, True, True)
+    assert not can.asserts, "no kernel of the NPU checks on the device, and no GE converter"
     assert not can.super_kernels
 
 

@@ -14,7 +14,7 @@ import torch.distributed
 from npucompose.errors import ConfigError
 from npucompose.results.graphs import Outside
 from npucompose.schema.adapt import Compose, FillArgs
-from npucompose.sinking import operators as converters
+from npucompose.sinking import conversions as converters
 from npucompose.table.modes import ACLGRAPH, GE, NPUGRAPH_EX
 from npucompose.targets.torchair import config, refusals
 from npucompose.targets.torchair.config import node_filter
@@ -252,7 +252,7 @@ def test_a_converter_that_raises_is_a_failure_of_the_conversion_and_of_nothing_e
     ],
 )
 def test_what_would_be_taken_instead(operator: str, words: str) -> None:
-    assert converters.taken_instead(operator).startswith(words)
+    assert converters.taken_instead(operator, "2.13.0").startswith(words)
 
 
 def test_the_operators_that_adapt_ascend_replaces_are_those_of_its_rules() -> None:

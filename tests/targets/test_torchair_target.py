@@ -34,7 +34,7 @@ def test_each_mode_can_what_torchair_can_in_it() -> None:
     told = {mode: target().capabilities(mode) for mode in MODES}
     assert [told[mode].scope_namespace for mode in MODES] == ["air", "air", "npugraph_ex", "air"]
     assert [told[mode].explicit_events for mode in MODES] == [False, True, True, True]
-    assert [told[mode].asserts for mode in MODES] == [False, True, True, True]
+    assert not any(told[mode].asserts for mode in MODES), "no kernel and no converter: docs/npu_operators.md"
     assert [told[mode].captures for mode in MODES] == [False, True, True, False]
     assert [told[mode].frees_early for mode in MODES] == [False, True, True, False]
     assert [told[mode].core_limits for mode in MODES] == [True, True, True, False]

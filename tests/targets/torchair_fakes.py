@@ -86,6 +86,8 @@ class Backend(SimpleNamespace):
             "entered_at": [],
             "refusal": None,
             "options": Asked(),
+            "calls_beyond": 0,
+            "torch_npu": "2.13.0",
         }
         super().__init__(**{"folders": folders, "genuine": genuine, "charged": [], **given, **more})
 

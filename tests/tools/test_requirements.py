@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import shutil
+import sys
 from importlib import metadata
 from pathlib import Path
 
@@ -82,3 +84,15 @@ def test_make_installs_nothing_without_a_hash_but_torch_the_project_and_vllm() -
     assert all(
         "==" in line for line in (ROOT / "requirements" / "serving.txt").read_text().splitlines() if line[0] != "#"
     )
+
+
+def test_the_environment_of_vllm_has_what_its_tests_import() -> None:
+    """Beside what vLLM itself brings; both environments have one version of each."""
+    pinned = dict(line.split("==") for line in (ROOT / "requirements" / "serving.txt").read_text().splitlines()[2:])
+    locked = {pin.name: pin.version for pin in lock.pins((ROOT / "requirements" / "dev.lock").read_text())}
+    assert {name: locked.get(name, version) for name, version in pinned.items()} == pinned
+    conftest = ast.parse((ROOT / "tests" / "conftest.py").read_text())
+    imported = {one.name for node in conftest.body if isinstance(node, ast.Import) for one in node.names}
+    imported |= {str(node.module) for node in conftest.body if isinstance(node, ast.ImportFrom)}
+    others = {name.partition(".")[0] for name in imported} - sys.stdlib_module_names - {"tests"}
+    assert {"pytest"} <= others <= set(pinned)

@@ -26,6 +26,8 @@ SANITISING = re.compile(
     r"(^|_)(escape|quote|strip|resolve|absolute|expanduser|normpath|realpath|sorted|abs|lower|casefold|dedent|contiguous|detach)$"
 )
 COPYING = {"clone", "copy", "deepcopy", "list", "dict"}
+OTHER_END = {"low": "high", "high": "low", "begin": "end", "end": "begin", "start": "stop", "stop": "start"}
+"""Attributes of an interval, and its other end."""
 ALIASING = re.compile(r"alias|overlap|storage|shares|same_memory")
 ORDER_OF_NO_ACCOUNT = {"isinstance", "issubclass", "hasattr", "getattr", "setattr", "cast", "min", "max", "gcd", "lcm"}
 """Exchanging what these are given is an error at once, or changes nothing: either proves nothing."""
@@ -86,6 +88,11 @@ def changes(node: ast.expr, at_import: bool) -> Iterator[Change]:
             yield from _filters(node)
         case ast.List() | ast.Tuple() | ast.Set():
             yield from _spread(node)
+            yield from _shorter(node)
+        case ast.Dict():
+            yield from _merged(node)
+        case ast.Attribute(attr=name, ctx=ast.Load()) if name in OTHER_END:
+            yield replaced(node, "other end", ast.Attribute(node.value, OTHER_END[name], ast.Load()))
         case ast.Call():
             yield from _call(node)
         case _:
@@ -159,6 +166,31 @@ def _spread(node: ast.List | ast.Tuple | ast.Set) -> Iterator[Change]:
             yield replaced(node, "ignored part", other)
 
 
+def _shorter(node: ast.List | ast.Tuple | ast.Set) -> Iterator[Change]:
+    """A tuple of constants without one of them."""
+    if len(node.elts) >= 2 and all(isinstance(element, ast.Constant) for element in node.elts):
+        yield from _without_each(node, "dropped item")
+
+
+def without_a_field(key: ast.Tuple) -> Iterator[Change]:
+    """A key, or another tuple that tells things apart, without one of its fields."""
+    if len(key.elts) >= 2 and not any(isinstance(field, ast.Starred | ast.Constant) for field in key.elts):
+        yield from _without_each(key, "dropped field")
+
+
+def _without_each(node: ast.List | ast.Tuple | ast.Set, kind: str) -> Iterator[Change]:
+    for dropped in node.elts:
+        other = copy.copy(node)
+        other.elts = [element for element in node.elts if element is not dropped]
+        yield replaced(node, kind, other)
+
+
+def _merged(node: ast.Dict) -> Iterator[Change]:
+    """`{**a, **b}` as `{**b, **a}`: who has the last word is another."""
+    if None in node.keys and len(node.keys) >= 2:
+        yield replaced(node, "merged the other way", ast.Dict(node.keys[::-1], node.values[::-1]))
+
+
 def _call(node: ast.Call) -> Iterator[Change]:
     name = _name(node.func)
     if name in EXCHANGED and isinstance(node.func, ast.Name):
@@ -170,8 +202,12 @@ def _call(node: ast.Call) -> Iterator[Change]:
         return
     if SANITISING.search(name):
         yield replaced(node, "dropped sanitising", inner)
-    elif name in COPYING and not isinstance(inner, ast.GeneratorExp | ast.Call):
+    elif name in COPYING and not isinstance(inner, ast.GeneratorExp) and not _may_be_an_iterator(name, inner):
         yield replaced(node, "ignored alias", inner)
+
+
+def _may_be_an_iterator(name: str, inner: ast.expr) -> bool:
+    return name == "list" and isinstance(inner, ast.Call)
 
 
 def _swapped(node: ast.Call) -> Iterator[Change]:

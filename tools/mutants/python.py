@@ -69,7 +69,7 @@ class _Finder:
                 continue
             header = _header(statement)
             here = evolve(around, first=statement.lineno, last=header)
-            self._note(statements.changes(statement, self._text), here)
+            self._note(statements.changes(statement, self._text, (around.scope or ("",))[-1]), here)
             self._expressions(statement, here)
             inner = here
             if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef):

@@ -6,17 +6,25 @@ import ast
 import re
 from collections.abc import Callable, Iterator
 
-from tools.mutants.expressions import ALIASING, Change, changed
+from tools.mutants.expressions import ALIASING, Change, changed, without_a_field
 
 LOCK = re.compile(r"lock|acquire|release|alone|mutex|turn", re.IGNORECASE)
 DURABLE = re.compile(r"fsync|flush|rename|replace|unlink|rollback|commit")
+KEY = re.compile(r"key|identity|digest|signature|fingerprint")
 WAIT = re.compile(r"wait|join|synchroni|record_event|barrier")
 
 Text = Callable[[ast.expr | ast.stmt], str]
 
 
-def changes(statement: ast.stmt, text: Text) -> Iterator[Change]:
+def changes(statement: ast.stmt, text: Text, function: str = "") -> Iterator[Change]:
+    """Of a statement in the function of that name."""
     match statement:
+        case ast.Continue():
+            yield changed(statement, "left loop", "break")
+        case ast.Break():
+            yield changed(statement, "left loop", "continue")
+        case ast.Assign(targets=[ast.Name(id=name)], value=ast.Tuple() as key) if KEY.search(name):
+            yield from without_a_field(key)
         case ast.If() if _is_guard(statement):
             alias = ALIASING.search(text(statement.test))
             yield changed(statement.test, "ignored alias" if alias else "dropped check", "False")
@@ -30,6 +38,8 @@ def changes(statement: ast.stmt, text: Text) -> Iterator[Change]:
             yield _without(statement, context, text)
         case ast.Return(value=value) if value is not None and not isinstance(value, ast.Constant):
             yield changed(value, "None", "None")
+            if isinstance(value, ast.Tuple) and KEY.search(function):
+                yield from without_a_field(value)
         case ast.AugAssign():
             yield changed(
                 statement, "dropped check" if isinstance(statement.op, ast.BitAnd) else "ignored part", "pass"

@@ -5,9 +5,10 @@ target, anything that is compiled or started. Importing this loads no torch; `ca
 """
 
 from npucompose.capture.legality import CaptureQuestion, Seen, judge
-from npucompose.capture.rules import CaptureRule, CaptureRules, rules
-from npucompose.capture.runtime import CAPTURE_MODES, CaptureRuntime
+from npucompose.capture.rules import CAPTURE_MODES, CaptureMode, CaptureRule, CaptureRules, rules
+from npucompose.capture.runtime import CaptureRuntime
 
 __all__ = [
-    "CAPTURE_MODES", "CaptureQuestion", "CaptureRule", "CaptureRules", "CaptureRuntime", "Seen", "judge", "rules",
+    "CAPTURE_MODES", "CaptureMode", "CaptureQuestion", "CaptureRule", "CaptureRules", "CaptureRuntime", "Seen", "judge",
+    "rules",
 ]  # fmt: skip

@@ -6,13 +6,11 @@ A collective begins after the current stream. With `async_op=True` the current s
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from npucompose.capture.watch import SimulatedMachine
+from npucompose.capture.machine import SimulatedMachine
 
-_MARKS = itertools.count(1)
 _NAMES = (
     "all_reduce", "all_gather", "all_gather_into_tensor", "all_to_all", "all_to_all_single", "broadcast", "gather",
     "irecv", "isend", "recv", "reduce", "reduce_scatter", "reduce_scatter_tensor", "scatter", "send",
@@ -23,16 +21,16 @@ _ALWAYS_ASYNC = ("isend", "irecv")
 class Work:
     """What a collective that was not waited for gives."""
 
-    def __init__(self, machine: SimulatedMachine, stream: int, line: Callable[[], str | None]) -> None:
-        self._machine, self._stream, self._line = machine, stream, line
+    def __init__(self, machine: SimulatedMachine, done: int, line: Callable[[], str | None]) -> None:
+        self._machine, self._done, self._line = machine, done, line
 
     def wait(self, timeout: Any = None) -> bool:
         """The current stream waits; the host does not."""
-        _join(self._machine, self._stream, self._line())
+        self._machine.runtime.wait(self._done, self._machine.stream, self._line())
         return True
 
     def is_completed(self) -> bool:
-        self._machine.runtime.synchronise("work.is_completed()", self._line(), stream=self._stream)
+        self._machine.runtime.wait_for_event("work.is_completed()", self._line(), self._done)
         return True
 
 
@@ -50,16 +48,10 @@ def collectives(machine: SimulatedMachine, line: Callable[[], str | None]) -> Ma
 def _collective(name: str, machine: SimulatedMachine, line: Callable[[], str | None]) -> Callable[..., Any]:
     def run(*args: Any, async_op: bool = False, **_: Any) -> Any:
         where = line()
-        stream = machine.runtime.collective(f"dist.{name}", machine.stream, where)
+        work = Work(machine, machine.runtime.collective(f"dist.{name}", machine.stream, where), line)
         if async_op or name in _ALWAYS_ASYNC:
-            return Work(machine, stream, line)
-        _join(machine, stream, where)
+            return work
+        work.wait()
         return None
 
     return run
-
-
-def _join(machine: SimulatedMachine, stream: int, where: str | None) -> None:
-    mark = -1_000_000 - next(_MARKS)
-    machine.runtime.record(mark, stream, where)
-    machine.runtime.wait(mark, machine.stream, where)

@@ -47,7 +47,7 @@ class _Graph:
     shared_events: bool = option(False)
     collectives: int | None = option(None, ge=0, le=MOST, optional=True)
     communicators: tuple[str, ...] = option(factory=tuple)
-    sizes: tuple[int, ...] = option(factory=tuple)
+    sizes: tuple[int, ...] = option(factory=tuple, ge=1)
 
 
 @frozen(kw_only=True)
@@ -62,7 +62,7 @@ class _File:
 
     about: str = option("")
     soc: str = option()
-    sizes: tuple[int, ...] = option()
+    sizes: tuple[int, ...] = option(ge=1)
     graphs: Mapping[str, _Graph] = option()
     communicators: Mapping[str, _Communicator] = option(factory=dict)
     many_streams: bool | None = option(None)

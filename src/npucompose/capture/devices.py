@@ -1,213 +1,121 @@
-"""`torch.npu`, `torch.cuda` and the collectives of torch.distributed as a model under the simulated capture finds them.
+"""`torch.npu`, `torch.cuda`, generators and the collectives of torch.distributed as a model under the simulated capture
+finds them.
 
-Only what model code calls between layers: streams, events, waiting, task groups, collectives. Each call asks the
-simulated runtime; none needs a device. What is replaced is put back.
+Each call asks the simulated runtime; none needs a device. What is replaced is put back.
 """
 
 from __future__ import annotations
 
-import itertools
+import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from types import ModuleType
 from typing import Any
 from unittest.mock import patch
 
 import torch
 
 from npucompose.capture.collectives import collectives
+from npucompose.capture.compiled_module import CompiledModule
+from npucompose.capture.generators import Seeds, refusing_generators
 from npucompose.capture.lines import model_line
-from npucompose.capture.runtime import CAPTURING, DEFAULT
-from npucompose.capture.watch import SimulatedMachine
+from npucompose.capture.machine import SimulatedMachine
+from npucompose.capture.npu_module import accelerator, npu_module, shared
+from npucompose.capture.places import DEVICE, names_npu
+from npucompose.capture.streams import Api
+from npucompose.capture.watch import watching
 
-_EVENTS = itertools.count(1)
 
-
-class Api:
-    """The calls on one machine."""
-
-    def __init__(self, machine: SimulatedMachine) -> None:
-        self.machine, self.runtime = machine, machine.runtime
-
-    def line(self) -> str | None:
-        """The model's line, which is put down: torch.compile cannot trace streams here."""
-        line = model_line()
-        if line is not None and self.runtime.capturing:
-            self.machine.used.add(line)
-        return line
-
-    def synchronise(self, what: str, **of: Any) -> None:
-        self.runtime.synchronise(what, self.line(), **of)
-
-    @contextmanager
-    def nested(self) -> Iterator[None]:
-        """`with torch.npu.graph(g):` in the model's own code."""
-        self.runtime.refuse("nested_capture", "a capture begins while one is open", self.line())
+@contextmanager
+def simulated(machine: SimulatedMachine) -> Iterator[None]:
+    """In here streams, events, collectives, generators, seeds, threads and `torch.cond` are those of `machine`."""
+    api, seeds = Api(machine), Seeds(machine)
+    npu = npu_module(api, seeds)
+    with ExitStack() as stack:
+        put = stack.enter_context
+        put(patch.object(torch, "npu", npu, create=True))
+        vendor = sys.modules.get("torch_npu")
+        if vendor is not None:
+            compiled = CompiledModule(api, vendor._C)
+            own = dict.fromkeys(("torch_npu.npu", "torch_npu.npu.streams", "torch_npu.npu.graphs"), npu)
+            put(patch.dict(sys.modules, {**own, "torch_npu._C": compiled}))
+            put(patch.object(vendor, "npu", npu))
+            put(patch.object(vendor, "_C", compiled))
+        _replace(put, torch.cuda, shared(api, seeds, "torch.cuda"))
+        _replace(put, torch.accelerator, accelerator(api))
+        for name in ("from_numpy", "frombuffer"):
+            put(patch.object(torch, name, _on_host(machine, getattr(torch, name))))
+        put(patch.object(torch.Tensor, "npu", _moved, create=True))
+        put(patch.object(torch.Tensor, "record_stream", _recorded(api)))
+        put(patch.object(torch.Tensor, "is_npu", property(lambda x: not machine.places.on_host(x)), create=True))
+        put(patch.object(torch, "Generator", refusing_generators(machine)))
+        put(patch.object(torch, "device", device_class(api)))
+        put(patch.object(torch, "autocast", autocast_class()))
+        put(patch.object(torch, "manual_seed", seeds.seeding(torch.manual_seed)))
+        put(patch.object(torch, "cond", _choosing(api)))
+        put(patch.object(threading.Thread, "start", _starting(api, threading.Thread.start)))
+        _replace(put, torch.distributed, collectives(machine, api.line))
         yield
 
-    @contextmanager
-    def on(self, stream: Any) -> Iterator[None]:
-        """`with torch.npu.stream(s):`; None changes nothing."""
-        self.line()
-        self.machine.streams.append(self.machine.stream if stream is None else stream.stream_id)
-        try:
-            yield
-        finally:
-            self.machine.streams.pop()
+
+def _on_host(machine: SimulatedMachine, original: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    """Memory of numpy's, or of a buffer, lies on the host."""
+
+    def made(*args: Any, **given: Any) -> torch.Tensor:
+        tensor = original(*args, **given)
+        machine.places.put(tensor, "host")
+        return tensor
+
+    return made
 
 
-def stream_class(api: Api) -> type:
-    """A class of streams of this machine."""
+def device_class(api: Api) -> type:
+    """What stands as `torch.device`: it knows `npu`, which torch knows with torch_npu alone."""
+    original = torch.device
 
-    class Stream:
-        def __init__(self, device: Any = None, priority: int = 0, **more: Any) -> None:
-            self.stream_id = more.get("stream_id", -1)
-            if self.stream_id < 0:
-                self.stream_id = api.runtime.new_stream()
+    class AnyDevice(type):
+        def __instancecheck__(cls, instance: object) -> bool:
+            return isinstance(instance, original)
 
-        def wait_stream(self, other: Any) -> None:
-            event, line = next(_EVENTS), api.line()
-            api.runtime.record(event, other.stream_id, line)
-            api.runtime.wait(event, self.stream_id, line)
+        def __call__(cls, *named: Any, **given: Any) -> Any:
+            kind = named[0] if named else given.get("type")
+            if not (names_npu(kind) or isinstance(kind, int)):
+                return original(*named, **given)
+            api.line()
+            return DEVICE
 
-        def wait_event(self, event: Any) -> None:
-            event.wait(self)
-
-        def record_event(self, event: Any = None) -> Any:
-            event = api.event() if event is None else event  # type: ignore[attr-defined]
-            event.record(self)
-            return event
-
-        def synchronize(self) -> None:
-            api.synchronise("stream.synchronize()", stream=self.stream_id)
-
-        def query(self) -> bool:
-            api.synchronise("stream.query()", stream=self.stream_id)
-            return True
-
-        def __enter__(self) -> Any:
-            self._within = api.on(self)
-            self._within.__enter__()
-            return self
-
-        def __exit__(self, *error: Any) -> None:
-            self._within.__exit__(*error)
-
-    return Stream
+    return AnyDevice("device", (), {})
 
 
-def event_class(api: Api) -> type:
-    """A class of events of this machine."""
+def autocast_class() -> type:
+    """What stands as `torch.autocast`: it takes the device's name, and casts as this machine does."""
 
-    class Event:
-        def __init__(self, *_: Any, external: bool = False, **more: Any) -> None:
-            self.number, self.external = next(_EVENTS), external or bool(more.get("graph_external"))
+    class autocast(torch.autocast):
+        def __init__(self, device_type: str, dtype: torch.dtype | None = None, **more: Any) -> None:
+            own = names_npu(device_type)
+            super().__init__("cpu" if own else device_type, torch.float16 if own and dtype is None else dtype, **more)
 
-        def record(self, stream: Any = None) -> None:
-            api.runtime.record(self.number, _number(api, stream), api.line())
-
-        def wait(self, stream: Any = None) -> None:
-            api.runtime.wait(self.number, _number(api, stream), api.line(), external=self.external)
-
-        def reset(self, stream: Any = None) -> None:
-            """Of an external event: the host takes its signal back."""
-
-        def synchronize(self) -> None:
-            api.synchronise("event.synchronize()", event=self.number)
-
-        def query(self) -> bool:
-            api.synchronise("event.query()", event=self.number)
-            return True
-
-    return Event
+    return autocast
 
 
-def graph_class(api: Api) -> type:
-    """A class of captured graphs: the model is in a capture, and can begin none."""
-
-    class NPUGraph:
-        def capture_begin(self, *_: Any, **__: Any) -> None:
-            api.runtime.refuse("nested_capture", "a capture begins while one is open", api.line())
-
-        def capture_end(self) -> None:
-            if api.machine.stream != CAPTURING:
-                api.runtime.refuse("unmatched_end", f"the capture ends on stream {api.machine.stream}", api.line())
-
-        def replay(self) -> None:
-            api.runtime.refuse("nested_capture", "a graph is replayed while a capture is open", api.line(), sure=False)
-
-    return NPUGraph
+def _moved(tensor: torch.Tensor, device: Any = None, non_blocking: bool = False, **more: Any) -> torch.Tensor:
+    """`x.npu()`, as torch_npu adds it to a tensor."""
+    return tensor.to("npu" if device is None else device, non_blocking=non_blocking, **more)
 
 
-def _number(api: Api, stream: Any) -> int:
-    return api.machine.stream if stream is None else stream.stream_id
+def _recorded(api: Api) -> Callable[..., None]:
+    """`x.record_stream(s)`: the allocator's business, which a capture puts off (NPUCachingAllocator.cpp:1588)."""
 
-
-def functions(api: Api) -> dict[str, Any]:
-    """What stands in `torch.npu` and, by the same names, in `torch.cuda`."""
-    stream, event = stream_class(api), event_class(api)
-    api.event = event  # type: ignore[attr-defined]
-
-    def current(device: Any = None) -> Any:
-        return stream(stream_id=api.machine.stream)
-
-    def set_stream(chosen: Any) -> None:
+    def record_stream(tensor: torch.Tensor, stream: Any) -> None:
         api.line()
-        api.machine.streams[-1] = chosen.stream_id
 
-    def seed(*_: Any) -> None:
-        api.runtime.refuse("generator_state", "a generator is seeded", api.line())
-
-    return {
-        "Stream": stream,
-        "Event": event,
-        "ExternalEvent": lambda *_, **more: event(external=True),
-        "stream": api.on,
-        "current_stream": current,
-        "default_stream": lambda device=None: stream(stream_id=DEFAULT),
-        "set_stream": set_stream,
-        "synchronize": lambda device=None: api.synchronise("synchronize()"),
-        "empty_cache": lambda: api.synchronise("empty_cache() waits for the device"),
-        "is_current_stream_capturing": lambda: api.runtime.capturing,
-        "manual_seed": seed,
-        "manual_seed_all": seed,
-    }
+    return record_stream
 
 
-def _only_npu(api: Api) -> dict[str, Any]:
-    """What `torch.npu` has beyond that."""
-
-    def number(stream: Any) -> int:
-        return _number(api, stream)
-
-    def callback(*_: Any) -> None:
-        api.runtime.refuse("host_callback", "a function of the host is put on a stream", api.line(), sure=False)
-
-    return {
-        "is_available": lambda: True,
-        "device_count": lambda: 1,
-        "current_device": lambda: 0,
-        "set_device": lambda device: None,
-        "graph_task_group_begin": lambda stream: api.runtime.group_begin(number(stream), api.line()),
-        "graph_task_group_end": lambda stream: api.runtime.group_end(number(stream), api.line()),
-        "graph_task_update_begin": lambda stream, handle: api.runtime.update(number(stream), api.line()),
-        "graph_task_update_end": lambda stream: None,
-        "NPUGraph": graph_class(api),
-        "graph": lambda *_, **__: api.nested(),
-        "graph_pool_handle": lambda: (0, 0),
-        "_launch_host_func": callback,
-        "_subscribe_report": lambda *_: None,
-        "_unsubscribe_report": lambda *_: None,
-    }
-
-
-def _seeded(api: Api, original: Callable[..., Any]) -> Callable[..., Any]:
-    def seed(*args: Any) -> Any:
-        api.runtime.refuse("generator_state", "a generator is seeded", model_line())
-        return original(*args)
-
-    return seed
+def _replace(put: Callable[[Any], Any], module: Any, functions: Mapping[str, Any]) -> None:
+    for name, function in functions.items():
+        if hasattr(module, name):
+            put(patch.object(module, name, function))
 
 
 def _choosing(api: Api) -> Callable[..., Any]:
@@ -223,7 +131,7 @@ def _choosing(api: Api) -> Callable[..., Any]:
 
 
 def _value(api: Api, tensor: torch.Tensor) -> bool:
-    """Without that anybody is asked."""
+    """Read without a question to the runtime."""
     before, api.machine.quiet = api.machine.quiet, True
     try:
         with torch._C.DisableTorchFunction():
@@ -239,34 +147,10 @@ def _starting(api: Api, original: Callable[..., Any]) -> Callable[..., Any]:
         run = thread.run
 
         def watched() -> None:
-            with api.machine.watching():
+            with watching(api.machine):
                 run()
 
         thread.run = watched  # type: ignore[method-assign]
         return original(thread)
 
     return start
-
-
-@contextmanager
-def simulated(machine: SimulatedMachine) -> Iterator[None]:
-    """In here streams, events, collectives, seeds, threads and `torch.cond` are this machine's."""
-    api = Api(machine)
-    shared = functions(api)
-    npu = ModuleType("torch.npu")
-    npu.__dict__.update(shared, **_only_npu(api))
-    with ExitStack() as stack:
-        put = stack.enter_context
-        put(patch.object(torch, "npu", npu, create=True))
-        put(patch.multiple(torch.cuda, **{name: shared[name] for name in shared if hasattr(torch.cuda, name)}))
-        put(patch.object(torch, "manual_seed", _seeded(api, torch.manual_seed)))
-        put(patch.object(torch, "cond", _choosing(api)))
-        put(patch.object(threading.Thread, "start", _starting(api, threading.Thread.start)))
-        _replace(put, torch.distributed, collectives(api.machine, api.line))
-        yield
-
-
-def _replace(put: Callable[[Any], Any], module: Any, functions: Mapping[str, Any]) -> None:
-    for name, function in functions.items():
-        if hasattr(module, name):
-            put(patch.object(module, name, function))

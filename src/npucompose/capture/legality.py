@@ -10,8 +10,8 @@ from collections.abc import Iterator, Sequence
 from attrs import evolve, field, frozen
 
 from npucompose.capture.breaks import BRANCH, Break
-from npucompose.capture.rules import rules
-from npucompose.capture.runtime import CaptureMode, CaptureRuntime, Refusal
+from npucompose.capture.rules import CaptureMode, rules
+from npucompose.capture.runtime import CaptureRuntime, Refusal
 from npucompose.results.capture import CaptureFinding, CaptureLegality, CaptureVerdict
 from npucompose.results.capture_budget import CaptureBudgetFacts
 from npucompose.results.sinking import Certainty
@@ -23,6 +23,8 @@ class CaptureQuestion:
 
     mode: str
     target: str
+    torch_npu: str | None = None
+    """The version whose rules hold; None: all of them."""
     capture_mode: CaptureMode = "global"
     fullgraph: bool = True
 
@@ -38,6 +40,10 @@ class Seen:
     breaks: tuple[Break, ...] = ()
     traced: str | None = None
     """Why torch.compile was not asked, or made no graph; None: it did."""
+    doubt: str | None = None
+    """Why the graphs are not to be believed."""
+    draws: tuple[str, ...] = ()
+    """Lines that draw random numbers on the device."""
     streams_at: frozenset[str] = field(factory=frozenset[str])
     """Lines that call streams, which torch.compile traces on the device only."""
     budget: CaptureBudgetFacts | None = None
@@ -53,7 +59,7 @@ def judge(question: CaptureQuestion, seen: Seen) -> CaptureLegality:
     illegal = [one for one in counted if one.standing != "unknown"]
     verdict: CaptureVerdict = "does not capture" if illegal else "captures"
     certainty = _certainty(illegal)
-    if not illegal and (counted or seen.ran is not None):
+    if not illegal and (counted or seen.ran is not None or seen.doubt is not None):
         verdict, certainty = "unknown", "unknown"
     finished = seen.ran is None
     return CaptureLegality(
@@ -61,6 +67,7 @@ def judge(question: CaptureQuestion, seen: Seen) -> CaptureLegality:
         certainty=certainty,
         evidence=tuple(_evidence(counted, seen)),
         findings=found,
+        notes=tuple(f"{line}: {rules().notes['random_numbers'].says}" for line in seen.draws),
         judged_under=_judged_under(question),
         streams=len(seen.runtime.tasks) if finished else None,
         tasks=seen.runtime.tasks.total() if finished else None,
@@ -74,8 +81,10 @@ def _certainty(illegal: Sequence[CaptureFinding]) -> Certainty:
 
 
 def _judged_under(question: CaptureQuestion) -> dict[str, str]:
+    version = {} if question.torch_npu is None else {"torch_npu": question.torch_npu}
     return {
         "target": question.target,
+        **version,
         "mode": question.mode,
         "capture_error_mode": question.capture_mode,
         "compile.fullgraph": str(question.fullgraph).lower(),
@@ -86,11 +95,13 @@ def _evidence(counted: Sequence[CaptureFinding], seen: Seen) -> Iterator[str]:
     if counted:
         first = counted[0]
         yield f"{first.rule}: {first.what}" + (f" at {first.source}" if first.source else "")
-    elif seen.ran is None:
+    elif seen.ran is None and seen.doubt is None:
         tasks, streams = seen.runtime.tasks.total(), len(seen.runtime.tasks)
         yield f"the simulated capture took {tasks} tasks on {streams} stream{'s' if streams != 1 else ''}"
     if seen.ran is not None:
         yield f"the call did not run to its end under the simulated capture: {seen.ran}"
+    if seen.doubt is not None:
+        yield seen.doubt
     if seen.traced is not None:
         yield f"no FX graph was read: {seen.traced}"
 
@@ -119,6 +130,7 @@ def _refused(refusal: Refusal) -> CaptureFinding:
     return CaptureFinding(
         rule=refusal.rule,
         code=row.code,
+        also=row.also,
         what=refusal.what,
         source=refusal.source,
         fix=row.fix,

@@ -38,7 +38,9 @@ def is_models(file: str) -> bool:
     """The models of npucompose count as models, an installed package's too."""
     if file.startswith(_MODELS):
         return True
-    return not file.startswith(_OTHERS) and ("site-packages" in file or not file.startswith(_PYTHON))
+    if file.startswith(_OTHERS) or _VENDOR in file:
+        return False
+    return "site-packages" in file or not file.startswith(_PYTHON)
 
 
 def _folder(package: str) -> str:
@@ -52,4 +54,6 @@ _FRAME = re.compile(r'File "([^"]+)", line (\d+), in (\S+)\n\s+(.+)')
 _OURS = f"{os.path.dirname(os.path.dirname(os.path.abspath(__file__)))}{os.sep}"
 _MODELS = f"{_OURS}models{os.sep}"
 _OTHERS = (_OURS, _folder("torch"), _folder("airflow_free"), "<")
+_VENDOR = f"{os.sep}torch_npu{os.sep}"
+"""In the path of the vendor's Python, wherever its wheel lies."""
 _PYTHON = f"{sysconfig.get_path('stdlib')}{os.sep}"

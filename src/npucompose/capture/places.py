@@ -85,3 +85,13 @@ def place_of_device(device: Any) -> Place | None:
         return "device"
     kind = str(device).partition(":")[0]
     return "device" if kind in DEVICE_NAMES or device == DEVICE else "host"
+
+
+def names_npu(device: Any) -> bool:
+    """`npu`, `npu:0`: torch knows the name with torch_npu alone."""
+    return isinstance(device, str) and device.partition(":")[0] == "npu"
+
+
+def spelled(device: Any) -> str:
+    """A device as the model's author knows it: `npu:0`, whatever stands for it here."""
+    return "npu:0" if isinstance(device, torch.device) and device == DEVICE else str(device)

@@ -7,7 +7,9 @@ from typing import Any
 
 import torch
 from torch import fx
+from torch._ops import OpOverload
 
+from npucompose.capture.kernels import BrokenRule, broken_rule
 from npucompose.capture.lines import traced_model_line
 from npucompose.capture.rules import rules
 from npucompose.graphs.effects import holds_tensor, is_collective, tensors_in, waits_for
@@ -32,27 +34,37 @@ _RULES = {
 FACTORIES = frozenset({"empty", "full", "zeros", "ones", "rand", "randn", "arange", "new_empty", "new_zeros"})
 
 
-def read(graph: fx.Graph, graph_id: str) -> Iterator[CaptureFinding]:
-    """What the rules forbid of the nodes of an AOT graph, in order."""
+def read(graph: fx.Graph, graph_id: str, torch_npu: str | None = None) -> Iterator[CaptureFinding]:
+    """What the rules forbid of the nodes of an AOT graph, in order, with that version of torch_npu."""
     refused = dict(refused_by_recordings(graph, None))
     for node in graph.nodes:
-        for rule, what in _forbidden(node, refused.get(node)):
+        for rule, what in _forbidden(node, refused.get(node), torch_npu):
             yield _finding(node, rule, what, graph_id)
 
 
-def _forbidden(node: fx.Node, reason: str | None) -> Iterator[tuple[str, str]]:
+def _forbidden(node: fx.Node, reason: str | None, torch_npu: str | None) -> Iterator[tuple[str, str]]:
     """(rule, what the node does)."""
     name = name_of(node)
     if node.op != "call_function":
         return
+    broken = _by_table(node, torch_npu)
     if _makes_memory(node) and _unbacked(node.meta.get("val")):
         yield "data_memory", f"{name} asks for memory whose size depends on data"
+    elif broken is not None:
+        yield broken.rule, broken.what
     elif reason is not None and name_in_torch(node) not in TAKEN_APART:
         yield _RULES.get(reason, "opaque"), f"{name}: {reason.rstrip('.')}"
     if is_collective(node) and not waits_for(node):
         yield "unjoined_collective", f"nothing waits for the result of {name}"
-    if node.kwargs.get("generator") is not None:
-        yield "generator_state", f"{name} draws from a generator of its own"
+
+
+def _by_table(node: fx.Node, torch_npu: str | None) -> BrokenRule | None:
+    """What the table of calls says of an operator; not of random numbers, for a graph takes dropout apart."""
+    if not isinstance(node.target, OpOverload):
+        return None
+    args, kwargs = fx.map_arg((node.args, node.kwargs), lambda given: given.meta.get("val", given))
+    broken = broken_rule(node.target, args, kwargs, torch_npu)
+    return None if broken is None or broken.rule == "random_unready" else broken
 
 
 def _makes_memory(node: fx.Node) -> bool:
@@ -71,6 +83,7 @@ def _finding(node: fx.Node, rule: str, what: str, graph_id: str) -> CaptureFindi
     return CaptureFinding(
         rule=rule,
         code=row.code,
+        also=row.also,
         what=what,
         node=node.name,
         graph=graph_id,

@@ -8,18 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
+from functools import partial
 from typing import Any
 
 import torch
 from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils import _device
 
+from npucompose.capture.kernels import Kernels
 from npucompose.capture.lines import model_line
-from npucompose.capture.places import DEVICE, Place, Places, place_of_device
-from npucompose.capture.runtime import CAPTURING, DEFAULT, CaptureRuntime
+from npucompose.capture.machine import SimulatedMachine
+from npucompose.capture.places import DEVICE, Place, names_npu, place_of_device, spelled
+from npucompose.capture.runtime import CAPTURING
 from npucompose.errors import users_line
-from npucompose.graphs.effects import facts, leaves_in, tensors_in
-from npucompose.graphs.recordable import MASK, RESIZING, SHAPE, TO_PYTHON, why_dependent
 
 _DEVICE_GETTER = torch.Tensor.device.__get__  # type: ignore[attr-defined]
 _TO_HOST = {"cpu": "x.cpu()", "numpy": "x.numpy()", "tolist": "x.tolist()", "__array__": "an array of numpy"}
@@ -30,61 +31,51 @@ _FACTORIES = frozenset({
     "hann_window", "kaiser_window", "linspace", "logspace", "ones", "rand", "randint", "randn", "randperm",
     "scalar_tensor", "tril_indices", "triu_indices", "zeros",
 })  # fmt: skip
-_FROM_DATA = frozenset({"tensor", "as_tensor", "asarray", "from_numpy", "frombuffer"})
-_INDEXED = frozenset({"index", "index_put", "index_put_", "_unsafe_index", "_unsafe_index_put", "_index_put_impl_"})
-_COPIES = frozenset({"aten::_to_copy", "aten::copy_", "aten::copy"})
-_CONTROL = ("air", "npugraph_ex")
+_OF_A_DEVICE = frozenset({"tensor", "as_tensor", "asarray"})
+_FROM_DATA = _OF_A_DEVICE | {"from_numpy", "frombuffer"}
 
 
-class SimulatedMachine:
-    """The machine that the model believes to run on: its runtime, where its tensors lie, the current stream."""
+@contextmanager
+def watching(machine: SimulatedMachine) -> Iterator[None]:
+    """Calls of torch in here are the model's."""
+    with ExitStack() as stack:
+        stack.enter_context(Kernels(machine, partial(watching, machine)))
+        stack.enter_context(Calls(machine))
+        yield
 
-    def __init__(self, runtime: CaptureRuntime) -> None:
-        self.runtime = runtime
-        self.places = Places()
-        self.streams = [DEFAULT]
-        self.used: set[str] = set()
-        """Lines that call streams, events or collectives: torch.compile cannot trace them here."""
-        self.quiet = False
-        """What is called now asks for data on this machine and not on a device."""
 
-    @property
-    def stream(self) -> int:
-        """The current one; another thread begins on the default stream."""
-        return self.streams[-1] if self.runtime.own_thread or not self.runtime.capturing else DEFAULT
-
-    @contextmanager
-    def watching(self) -> Iterator[None]:
-        """Calls of torch in here are the model's."""
-        with ExitStack() as stack:
-            stack.enter_context(Kernels(self))
-            stack.enter_context(Calls(self))
+@contextmanager
+def capturing(machine: SimulatedMachine) -> Iterator[None]:
+    """What is called in here is captured."""
+    machine.streams.append(CAPTURING)
+    machine.runtime.begin()
+    try:
+        with watching(machine):
             yield
-
-    @contextmanager
-    def capture(self) -> Iterator[None]:
-        """What is called in here is captured."""
-        self.streams.append(CAPTURING)
-        self.runtime.begin()
-        try:
-            with self.watching():
-                yield
-            self.runtime.end(self.stream)
-        finally:
-            self.runtime.capturing = False
-            del self.streams[1:]
+        if machine.stream != CAPTURING:
+            what = f"the capture ends while stream {machine.stream} is the current one"
+            machine.runtime.refuse("unmatched_end", what, None)
+        machine.runtime.end()
+    finally:
+        machine.runtime.abandon()
+        del machine.streams[1:]
 
 
 def called(machine: SimulatedMachine, call: Callable[[], Any]) -> str | None:
     """Make one call of the model under the capture; why it did not come to its end, None where it did."""
     try:
-        with torch.no_grad(), machine.capture():
+        with torch.no_grad(), capturing(machine):
             call()
     except Exception as error:  # noqa: BLE001  a model may raise anything
-        where = users_line(error)
-        at = f" at {where}" if where else ""
-        return f"{type(error).__name__}{at}: {' '.join(str(error).split())[:300]}"
+        return raised(error)
     return None
+
+
+def raised(error: Exception) -> str:
+    """`KeyError at model.py:3 in forward, `x[0]`: …`."""
+    where = users_line(error)
+    at = f" at {where}" if where else ""
+    return f"{type(error).__name__}{at}: {' '.join(str(error).split())[:300]}"
 
 
 class Calls(TorchFunctionMode):
@@ -100,14 +91,13 @@ class Calls(TorchFunctionMode):
         name, given = str(getattr(func, "__name__", "")), dict(kwargs or {})
         if name == "__get__":
             return self._attribute(func, args)
-        if _own(given.get("generator")):
-            self.runtime.refuse("generator_state", f"{name} draws from a generator of its own", model_line())
         if name in _PRINTS:
             return self._printed(name, func, args, given)
+        if any(names_npu(one) for one in (*args, *given.values())):
+            self.machine.note_use(model_line())
+        self.machine.generator = given.get("generator")
         special = _SPECIAL.get(name)
-        if special is not None:
-            return special(self, func, args, given)
-        return func(*args, **_here(given))
+        return special(self, func, args, given) if special is not None else func(*args, **_here(given))
 
     def _attribute(self, func: Any, args: Sequence[Any]) -> Any:
         value = func(*args)
@@ -117,23 +107,16 @@ class Calls(TorchFunctionMode):
 
     def _printed(self, name: str, func: Any, args: Sequence[Any], given: dict[str, Any]) -> Any:
         if not self.places.on_host(args[0]):
-            self.runtime.refuse("host_read", _PRINTS[name], model_line())
-        with self._quiet():
+            self.runtime.read(_PRINTS[name], model_line(), self.machine.stream)
+        with self.machine.quietly():
             return func(*args, **given)
-
-    @contextmanager
-    def _quiet(self) -> Iterator[None]:
-        before, self.machine.quiet = self.machine.quiet, True
-        try:
-            yield
-        finally:
-            self.machine.quiet = before
 
     def factory(self, func: Any, args: Sequence[Any], given: dict[str, Any]) -> Any:
         """Memory that is filled by a kernel: on the host unless a device is named."""
         pinned = bool(given.pop("pin_memory", False))
-        place = place_of_device(given.get("device", _default_device())) or "host"
-        with self._quiet() if place == "host" else nullcontext():
+        given["device"] = _device_of(given)
+        place = place_of_device(given["device"]) or "host"
+        with self.machine.quietly() if place == "host" else nullcontext():
             made = func(*args, **_here(given))
         self.places.put(made, "pinned" if pinned and place == "host" else place)
         return made
@@ -142,14 +125,16 @@ class Calls(TorchFunctionMode):
         """Numbers of Python or numpy: made on the host, and copied where a device is named."""
         name = func.__name__
         pinned = bool(given.pop("pin_memory", False))
-        place = place_of_device(given.get("device", _default_device()))
+        if name in _OF_A_DEVICE:
+            given["device"] = _device_of(given)
+        place = place_of_device(given.get("device"))
         source = args[0] if args and isinstance(args[0], torch.Tensor) else None
-        with self._quiet():
+        with self.machine.quietly():
             made = func(*args, **_here(given))
         if source is not None and place is None:
             return made
         if place == "device" and (source is None or self.places.on_host(source)):
-            self.runtime.unsafe("sync_copy", f"torch.{name} with a device copies from the host", model_line())
+            self._blocking(f"torch.{name} with a device copies from the host")
             made = made.clone() if source is not None else made
         self.places.put(made, "pinned" if pinned else place or "host")
         return made
@@ -157,10 +142,10 @@ class Calls(TorchFunctionMode):
     def new_tensor(self, func: Any, args: Sequence[Any], given: dict[str, Any]) -> Any:
         """`x.new_tensor([1, 2])` lies where x does, and comes from the host."""
         place = place_of_device(given.get("device")) or self.places.of(args[0])
-        with self._quiet():
+        with self.machine.quietly():
             made = func(*args, **_here(given))
         if place == "device":
-            self.runtime.unsafe("sync_copy", "x.new_tensor copies from the host", model_line())
+            self._blocking("x.new_tensor copies from the host")
         self.places.put(made, place)
         return made
 
@@ -168,8 +153,8 @@ class Calls(TorchFunctionMode):
         name = func.__name__
         if self.places.on_host(args[0]):
             return func(*args, **given)
-        self.runtime.unsafe("sync_copy", f"{_TO_HOST[name]} copies to the host", model_line())
-        with self._quiet():
+        self._blocking(f"{_TO_HOST[name]} copies to the host")
+        with self.machine.quietly():
             return self._moved(args[0], "host") if name == "cpu" else func(*args, **given)
 
     def to_device(self, func: Any, args: Sequence[Any], given: dict[str, Any]) -> Any:
@@ -189,7 +174,7 @@ class Calls(TorchFunctionMode):
         place = place_of_device(device)
         tensor = args[0]
         if place is not None and place != ("host" if self.places.on_host(tensor) else "device"):
-            tensor = self._to(tensor, place, non_blocking, f"x.to({device})")
+            tensor = self._to(tensor, place, non_blocking, f"x.to({spelled(device)})")
         made = func(tensor, *map(_without_device, args[1:]), **_without_devices(given))
         if made is not tensor:
             self.places.put(made, self.places.of(tensor))
@@ -200,16 +185,18 @@ class Calls(TorchFunctionMode):
         before = self.places.of(tensor)
         if (before == "device") == (place == "device"):
             return tensor
-        if not non_blocking:
-            self.runtime.unsafe("sync_copy", f"{what} copies between host and device", model_line())
-        elif before == "host":
-            self.runtime.unsafe("pageable_copy", f"{what} copies from pageable host memory", model_line())
-        else:
-            self.runtime.launch(self.machine.stream, what, model_line())
+        pageable = before == "host"
+        how = " copies from pageable host memory" if non_blocking and pageable else ""
+        how = how if non_blocking else " copies between host and device"
+        stream = self.machine.stream
+        self.runtime.copy(what + how, model_line(), stream, blocking=not non_blocking, pageable=pageable)
         return self._moved(tensor, "pinned" if place == "host" and non_blocking else place)
 
+    def _blocking(self, what: str) -> None:
+        self.runtime.copy(what, model_line(), self.machine.stream, blocking=True, pageable=True)
+
     def _moved(self, tensor: torch.Tensor, place: Place) -> torch.Tensor:
-        with self._quiet():
+        with self.machine.quietly():
             made = tensor.detach().clone()
         self.places.put(made, place)
         return made
@@ -220,12 +207,22 @@ class Calls(TorchFunctionMode):
     def is_pinned(self, func: Any, args: Sequence[Any], given: dict[str, Any]) -> Any:
         return self.places.of(args[0]) == "pinned"
 
+    def dropout(self, func: Any, args: Sequence[Any], given: dict[str, Any]) -> Any:
+        """One kernel on the device, where this machine's takes it apart."""
+        training = given.get("training", given.get("train", args[2] if len(args) > 2 else True))
+        if self.places.on_host(args[0]) or not training:
+            return func(*args, **given)
+        self.machine.note_draw(model_line())
+        self.runtime.launch(self.machine.stream, f"torch.{func.__name__}", model_line())
+        with self.machine.quietly():
+            return func(*args, **given)
+
     def one_hot(self, func: Any, args: Sequence[Any], given: dict[str, Any]) -> Any:
         """With a number of classes only the CPU's kernel looks at the data."""
         classes = given.get("num_classes", args[1] if len(args) > 1 else -1)
         if classes < 0:
             return func(*args, **given)
-        with self._quiet():
+        with self.machine.quietly():
             return func(*args, **given)
 
 
@@ -239,16 +236,14 @@ _SPECIAL: Mapping[str, Callable[..., Any]] = {
     "pin_memory": Calls.pin,
     "is_pinned": Calls.is_pinned,
     "one_hot": Calls.one_hot,
+    "dropout": Calls.dropout,
+    "dropout_": Calls.dropout,
 }
 
 
-def _default_device() -> Any:
-    """What `torch.set_default_device` named; None where nobody did."""
-    return None
-
-
-def _own(generator: Any) -> bool:
-    return isinstance(generator, torch.Generator) and generator is not torch.default_generator
+def _device_of(given: Mapping[str, Any]) -> Any:
+    """What a call names, or `torch.set_default_device` or `with torch.device(…)` around it; None: no device."""
+    return _device.CURRENT_DEVICE if given.get("device") is None else given["device"]
 
 
 def _here(given: dict[str, Any]) -> dict[str, Any]:
@@ -268,118 +263,3 @@ def _without_device(value: Any) -> Any:
 def _here_one(value: Any) -> Any:
     named = isinstance(value, (str, torch.device)) and place_of_device(value) == "device"
     return DEVICE if named else value
-
-
-class Kernels(TorchDispatchMode):
-    """The operators that come of the calls: each is a task of the current stream, where it computes on the device."""
-
-    def __init__(self, machine: SimulatedMachine) -> None:
-        super().__init__()
-        self.machine, self.places, self.runtime = machine, machine.places, machine.runtime
-
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
-    ) -> Any:
-        given = dict(kwargs or {})
-        if self.machine.quiet:
-            return func(*args, **given)
-        operands = [one for one in leaves_in((args, given)) if isinstance(one, torch.Tensor)]
-        host = [one for one in operands if self.places.on_host(one)]
-        if operands and len(host) == len(operands):
-            made = func(*args, **given)
-            self.places.put(_new(made, operands), "host")
-            return made
-        self._refuse(func, args, given, host)
-        body = custom_body(func)
-        made = func(*args, **given) if body is None else self._custom(body, args, given)
-        if _is_task(func):
-            self.runtime.launch(self.machine.stream, _short(func), model_line())
-        return made
-
-    def _custom(self, body: Callable[..., Any], args: Sequence[Any], given: dict[str, Any]) -> Any:
-        """The Python of an operator that torch.library.custom_op made runs under the capture too."""
-        with self.machine.watching():
-            return body(*args, **given)
-
-    def _refuse(self, func: Any, args: Sequence[Any], given: dict[str, Any], host: Sequence[torch.Tensor]) -> None:
-        """What the rules forbid of one operator on tensors of the device."""
-        name, reason = _short(func), _why(func, args, given)
-        if reason == TO_PYTHON:
-            self._read(f"{name} reads a value on the host")
-        elif reason in (SHAPE, MASK):
-            self.runtime.refuse("data_shape", f"{name}: {reason.rstrip('.')}", model_line())
-        elif func._schema.is_mutable and func.overloadpacket.__name__ in RESIZING:
-            self.runtime.refuse("moves_memory", f"{name} moves a tensor or changes its size", model_line())
-        elif func._schema.name in _COPIES and host:
-            self._copied(name, args, given)
-        elif any(one.dim() for one in host):
-            self._mixed(func, name)
-        elif _writes_through_mask(func, args):
-            what = f"{name} writes where a mask is true, and torch_npu may look for those places on the host"
-            self.runtime.refuse("data_shape", what, model_line(), sure=False)
-
-    def _read(self, what: str) -> None:
-        if self.runtime.own_thread:
-            self.runtime.refuse("host_read", what, model_line())
-        else:
-            self.runtime.unsafe("host_read", what, model_line())
-
-    def _copied(self, name: str, args: Sequence[Any], given: dict[str, Any]) -> None:
-        """`dst.copy_(src)` with one of them on the host."""
-        blocks = not (given.get("non_blocking") or (len(args) > 2 and args[2] is True))
-        pageable = any(self.places.of(one) == "host" for one in args[:2] if isinstance(one, torch.Tensor))
-        if all(one.dim() == 0 for one in args[1:2] if self.places.on_host(one)) and not self.places.on_host(args[0]):
-            return  # a number: it becomes an argument of the kernel
-        if blocks:
-            self.runtime.unsafe("sync_copy", f"{name} copies between host and device", model_line())
-        elif pageable:
-            self.runtime.unsafe("pageable_copy", f"{name} copies from or to pageable host memory", model_line())
-
-    def _mixed(self, func: Any, name: str) -> None:
-        """An index may lie on the host, and is copied; any other operand is refused by torch."""
-        if func.overloadpacket.__name__ in _INDEXED:
-            self.runtime.unsafe("sync_copy", f"{name} copies an index from the host", model_line())
-        else:
-            self.runtime.refuse("host_tensor", f"{name} is given a tensor that lies on the host", model_line())
-
-
-def _why(func: Any, args: Sequence[Any], given: Mapping[str, Any]) -> str | None:
-    """How what the operator gives depends on data."""
-    name = func.overloadpacket.__name__
-    if func._schema.name == "aten::equal":
-        return TO_PYTHON
-    return why_dependent(func, args, given) if name not in _INDEXED or "put" not in name else None
-
-
-def _writes_through_mask(func: Any, args: Sequence[Any]) -> bool:
-    """`y[mask] = z`; with one number for z it is a masked_fill on every device."""
-    if "put" not in func.overloadpacket.__name__ or func.overloadpacket.__name__ not in _INDEXED:
-        return False
-    masked = any(one.dtype in (torch.bool, torch.uint8) for one in tensors_in(args[1]))
-    return masked and args[2].numel() > 1
-
-
-def custom_body(func: Any) -> Callable[..., Any] | None:
-    """The function behind an operator of torch.library.custom_op; None for every other operator."""
-    from torch._library.custom_ops import OPDEFS
-
-    made = OPDEFS.get(func._schema.name)
-    return None if made is None else made._init_fn
-
-
-def _is_task(func: Any) -> bool:
-    """It starts a kernel: no view, no bare memory, no check of the host."""
-    known = facts(func)
-    bare = func.overloadpacket.__name__.startswith(("empty", "new_empty"))
-    return not (known.host or func.is_view or bare or func.namespace in _CONTROL)
-
-
-def _new(made: Any, operands: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """Results whose memory is no operand's."""
-    given = {one.untyped_storage()._cdata for one in operands if one.layout is torch.strided}
-    return [one for one in tensors_in(made) if one.untyped_storage()._cdata not in given]
-
-
-def _short(func: Any) -> str:
-    """`aten.nonzero`."""
-    return str(func).removesuffix(".default")

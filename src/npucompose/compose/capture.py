@@ -12,25 +12,39 @@ from attrs import frozen
 from npucompose.capture import CaptureQuestion, CaptureRuntime, Seen, judge
 from npucompose.capture.breaks import Break, recorded_breaks
 from npucompose.capture.devices import simulated
+from npucompose.capture.machine import SimulatedMachine
 from npucompose.capture.reading import read
-from npucompose.capture.watch import SimulatedMachine, called
+from npucompose.capture.watch import called, raised, watching
 from npucompose.compose.budget import SizedCall, budget_of, sizes_of
 from npucompose.compose.session import Session
 from npucompose.errors import ConfigError, NpuComposeError
+from npucompose.ops.forms import FormCheck
+from npucompose.ops.npu import forms_for_values
 from npucompose.results.capture import CaptureFinding, CaptureLegality
 from npucompose.results.capture_budget import CaptureBudgetFacts
 from npucompose.targets.foretelling import Foretelling
 
 CAPTURE_MODE = "npugraph_ex.capture_error_mode"
-NOT_TRACED = "the model calls streams or collectives, which torch.compile traces on the device only"
+NOT_TRACED = (
+    "the model names the device, or calls torch.npu or collectives: torch.compile traces that on the device only"
+)
 
 
 def capture_of(session: Session) -> tuple[CaptureLegality, float, float]:
     """(the verdict, seconds of the trace, seconds of all else). The session has built and compiled nothing yet."""
+    with forms_for_values():
+        return _capture_of(session)
+
+
+def _capture_of(session: Session) -> tuple[CaptureLegality, float, float]:
     begun = perf_counter()
-    machine = SimulatedMachine(CaptureRuntime(mode=session.experiment.compiler[CAPTURE_MODE]))
+    runtime = CaptureRuntime(
+        mode=session.experiment.compiler[CAPTURE_MODE], torch_npu=session.checked.torch_npu.version
+    )
+    machine = SimulatedMachine(runtime)
+    session.materialised  # noqa: B018  a target may bring torch_npu, which must find torch as it is
     with simulated(machine):
-        with machine.watching():
+        with watching(machine):
             session.built  # noqa: B018  the model is built on the simulated machine
         machine.places.moved(session.built.module)
         ran = _run(session, machine)
@@ -44,6 +58,8 @@ def capture_of(session: Session) -> tuple[CaptureLegality, float, float]:
         graphs=traced.graphs,
         breaks=traced.breaks,
         traced=traced.why_not,
+        doubt=traced.doubt,
+        draws=tuple(machine.draws),
         streams_at=frozenset(machine.used),
         budget=budget,
         no_budget=no_budget,
@@ -57,6 +73,7 @@ def question_of(session: Session) -> CaptureQuestion:
     return CaptureQuestion(
         mode=experiment.mode.name,
         target=session.checked.target.name,
+        torch_npu=session.checked.torch_npu.version,
         capture_mode=experiment.compiler[CAPTURE_MODE],
         fullgraph=experiment.compile.fullgraph,
     )
@@ -83,6 +100,8 @@ class Traced:
     """Why there is no graph."""
     lost: str | None = None
     """Why a later call was not made."""
+    doubt: str | None = None
+    """Why the graphs are not to be believed."""
     calls: tuple[SizedCall, ...] = ()
     sizes_are: str = ""
     looked_s: float = 0.0
@@ -94,6 +113,7 @@ def _traced(session: Session) -> Traced:
     backend = session.materialised.backend
     backend.reads_only = True
     backend.foretelling = foretelling = Foretelling()
+    backend.forms = forms = FormCheck()
     torch._dynamo.reset()
     compiled = torch.compile(session.built.module, backend=_graphs(backend), fullgraph=False, dynamic=_dynamic(session))
     why_not, lost, calls = None, None, list[SizedCall]()
@@ -106,14 +126,21 @@ def _traced(session: Session) -> Traced:
             except NpuComposeError as error:
                 why_not, lost = (str(error), None) if at == 0 else (None, f"model.sequence[{at - 1}]: {error}")
                 break
+            except Exception as error:  # noqa: BLE001  a model may raise anything
+                why_not, lost = (
+                    (raised(error), None) if at == 0 else (None, f"model.sequence[{at - 1}]: {raised(error)}")
+                )
+                break
             calls.append(SizedCall(size=size, made=tuple(foretelling.calls[known:])))
-    found = tuple(one for c in backend.compilations for one in read(c.graph_module.graph, c.id))
+    version = session.checked.torch_npu.version
+    found = tuple(one for c in backend.compilations for one in read(c.graph_module.graph, c.id, version))
     session.rewind()
     return Traced(
         breaks=tuple(breaks),
         graphs=found,
-        why_not=why_not,
+        why_not=why_not if not forms.contradictions else None,
         lost=lost,
+        doubt=next(iter(forms.contradictions.values()), None),
         calls=tuple(calls),
         sizes_are=sizes_are,
         looked_s=foretelling.seconds,
@@ -122,7 +149,7 @@ def _traced(session: Session) -> Traced:
 
 def _budget(session: Session, traced: Traced) -> tuple[CaptureBudgetFacts | None, str | None]:
     """What the captures take, or why that is not foretold."""
-    why_none = traced.why_not or traced.lost
+    why_none = traced.why_not or traced.lost or traced.doubt
     if why_none is not None or not any(call.made for call in traced.calls):
         return None, why_none or "torch.compile made no graph."
     try:

@@ -32,8 +32,10 @@ from npucompose.sinking import OperatorTable, shipped_table
 from npucompose.table.structure import classes_of, structure
 from npucompose.targets import TARGETS
 from npucompose.targets.base import Target
+from npucompose.targets.npu_offline.operator_lists import live_lists
 from npucompose.targets.npu_offline.option_trees import live_tree
 from npucompose.targets.npu_offline.wheel import UnpackedWheel, find
+from npucompose.vendor import wheel_operators
 from npucompose.vendor.compiler import VERSION, CompilerOptions
 from npucompose.vendor.inductor import InductorOptions
 from npucompose.vendor.versions import REFERENCE, Doubt, assumed, doubted, known, learn, mode_refused, refused
@@ -320,8 +322,12 @@ KEY = f"compiler.{VERSION}"
 
 
 def found_here() -> UnpackedWheel | None:
-    """The torch_npu of this machine; from now on its version has the tree that its own files declare."""
+    """The torch_npu of this machine; from now on its version has the options and the operators that its own files
+    declare.
+    """
     found = find()
+    if found is not None:
+        wheel_operators.learn(found.version, partial(live_lists, found.tree))
     with suppress(ConfigError, OSError):  # what cannot be read leaves the version to the table: as it is, or assumed
         if found is not None and (leaves := live_tree(found.tree)) is not None:
             learn(found.version, leaves)

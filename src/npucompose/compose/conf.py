@@ -6,6 +6,7 @@ import pkgutil
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from importlib.util import find_spec
+from os.path import expanduser
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +42,7 @@ def added_dirs(dirs: Sequence[str]) -> tuple[Path, ...]:
 
 def _folder(given: str) -> Path:
     try:
-        path = Path(given).resolve()
+        path = Path(expanduser(given)).resolve()
         if path.is_dir():
             return path
     except (OSError, ValueError, RuntimeError) as error:  # too long, a loop of links

@@ -13,14 +13,19 @@ from typing import Any
 import attrs
 from attrs import frozen
 
+from npucompose import ops
 from npucompose.compose.check import Checked
-from npucompose.errors import CompileError, NpuComposeError, traced_line
+from npucompose.errors import CompileError, ConfigError, NpuComposeError, first_raised, traced_line
+from npucompose.ops.catalogue import of_wheel, shipped
+from npucompose.ops.definitions import UnsupportedArgument
+from npucompose.ops.npu import NoShape, no_meta_function
 from npucompose.passes.base import STAGES
 from npucompose.passes.pipeline import PassPipeline
 from npucompose.results.effective import Effective
 from npucompose.schema.experiment import Experiment
 from npucompose.targets.base import NO_FOLDERS, Folders, VendorCompiled, VendorCompiler
 from npucompose.targets.compilation import Backend
+from npucompose.targets.npu_offline import wheel
 from npucompose.targets.process_groups import exchange
 from npucompose.vendor.compiler import CompilerOptions
 
@@ -46,12 +51,10 @@ class Materialised:
 
 def materialize(checked: Checked, folders: Folders = NO_FOLDERS) -> Materialised:
     """Build config, pipelines and backend. Loads torch; compiles nothing yet. A vendor's files go into `folders`."""
-    from npucompose import ops
-
     experiment = checked.experiment
     mode = experiment.mode.name
     checked.target.prepare(mode)  # first: a vendor's package wants to define its operators itself
-    ops.define()
+    _define_operators(checked.target.soc)
     ops.define_installed(rule.op for rule in experiment.adapt.rules)
     can = attrs.evolve(checked.target.capabilities(mode), ranks=exchange)
     proving = experiment.check == "per_pass"
@@ -66,6 +69,7 @@ def materialize(checked: Checked, folders: Folders = NO_FOLDERS) -> Materialised
         folders=folders,
         partial=experiment.compile.partial,
         strict=experiment.strict,
+        torch_npu=checked.torch_npu.version,
     )
     if isinstance(checked.target, VendorCompiled):
         backend.genuine = checked.target.vendor_compiler(backend)
@@ -80,6 +84,17 @@ def materialize(checked: Checked, folders: Folders = NO_FOLDERS) -> Materialised
         effective=checked.effective,
         provenance=checked.provenance,
     )
+
+
+def _define_operators(soc: str | None) -> None:
+    """Those of the wheel that is found here; of our own list where it is of the same version."""
+    try:
+        found = wheel.find()
+        brought = found is None or found.version == shipped().version
+        known = None if found is None or brought else of_wheel(found.tree / "torch_npu", found.version)
+    except ConfigError:  # said when a shape is asked for
+        known = None
+    ops.define(known, locate=wheel.locate, soc=soc)
 
 
 # What Dynamo says when it cannot make a graph, as one paragraph: the operator or construct and the model's line.
@@ -113,7 +128,7 @@ def translate_torch_errors(debug: bool = False) -> Iterator[None]:
     except TorchDynamoException as error:
         ours = _ours(error)
         if ours is not None:
-            raise ours from (error if debug else None)
+            raise _located(ours, str(error)) from (error if debug else None)
         if isinstance(error, BackendCompilerFailed):
             inner = error.inner_exception
             way_out = ""
@@ -121,7 +136,31 @@ def translate_torch_errors(debug: bool = False) -> Iterator[None]:
                 way_out = ". mode=reduce-overhead records such a graph without Inductor"
             said = f"{type(inner).__name__}: {_first_line(str(inner))}"
             raise CompileError(f"the backend failed while it compiled the graph: {said}{way_out}") from error
+        operator = _NO_FAKE.search(str(error))
+        if operator is not None and operator[1].startswith("npu."):
+            name = operator[1].removeprefix("npu.").removesuffix(".default")
+            raise _located(NoShape(no_meta_function(name), operator=name), str(error)) from error
         raise CompileError(sentence(str(error))) from error
+    except IndexError as error:  # Dynamo lets it through as it is, with the model's line
+        if "from user code:" not in str(error):
+            raise
+        raise CompileError(sentence(f"IndexError: {error}")) from error
+
+
+def _located(error: NpuComposeError, message: str) -> NpuComposeError:
+    """What an operator refused while Dynamo traced the model, with the model's line."""
+    line = _users_frame(message)
+    if line is None or not isinstance(error, (NoShape, UnsupportedArgument)):
+        return error
+    if isinstance(error, NoShape):
+        return NoShape(error.why, operator=error.operator, source=line)
+    return UnsupportedArgument(f"{CANNOT} at {_quoted(line)}: {error}")
+
+
+def _users_frame(message: str) -> str | None:
+    """The last frame under "from user code" that is not torch's."""
+    trace = re.sub(r'File "[^"]*/torch/_library/[^\n]*\n[^\n]*\n', "", message.partition("from user code:")[2])
+    return traced_line(trace)
 
 
 def _ours(error: BaseException | None) -> NpuComposeError | None:
@@ -130,7 +169,8 @@ def _ours(error: BaseException | None) -> NpuComposeError | None:
     while error is not None and id(error) not in seen:
         seen.add(id(error))
         if isinstance(error, NpuComposeError):
-            return error
+            found = first_raised(error)
+            return found if isinstance(found, NpuComposeError) else error
         error = getattr(error, "inner_exception", None) or error.__cause__ or error.__context__
     return None
 
@@ -142,9 +182,7 @@ def sentence(message: str) -> str:
     return x.item()" becomes "torch.compile cannot make one graph of the model at m.py:3 in forward, `return x.item()`:
     Unsupported Tensor.item() call …".
     """
-    # the last frame under "from user code" that is not torch's
-    trace = re.sub(r'File "[^"]*/torch/_library/[^\n]*\n[^\n]*\n', "", message.partition("from user code:")[2])
-    where = _quoted(traced_line(trace) or "")
+    where = _quoted(_users_frame(message) or "")
     operator = _NO_FAKE.search(message)
     if operator is not None:
         return (
@@ -167,7 +205,12 @@ def _quoted(line: str) -> str:
 def _of_fake_tensors(message: str) -> str | None:
     """What an operator said when Dynamo asked it for the form of its result; the first line says only that it asked."""
     found = re.search(r"Dynamo failed to run FX node with fake tensors: .*? got \w+\((['\"])(.+?)\1\)", message)
-    return found[2].rstrip(".") if found else None
+    if found:
+        return found[2].rstrip(".")
+    wrong = re.search(r"Developer debug context: (\w+) ([\w.]+): ([^\n]+)", message)
+    if wrong and "when making fake tensor call" in message:
+        return f"the meta function of {wrong[2]} raises {wrong[1]}: {wrong[3].rstrip('.')}"
+    return None
 
 
 def _first_line(text: str) -> str:

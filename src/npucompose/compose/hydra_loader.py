@@ -30,7 +30,7 @@ from npucompose.compose.conf import REGISTERED, WITHOUT_YAML, conf_dir, installe
 from npucompose.compose.merge import Keys, completed, with_overrides
 from npucompose.compose.overrides import parsed_overrides, translate_hydra_errors
 from npucompose.compose.references import CLOSED, Environment, escaped, resolved
-from npucompose.compose.untrusted_config import read_foreign
+from npucompose.compose.untrusted_config import EXPERIMENT, GLOBAL, read_foreign
 from npucompose.errors import ConfigError
 from npucompose.models import MODELS
 from npucompose.table.structure import facts_of, structure
@@ -273,8 +273,11 @@ class GuardedRepository(ConfigRepository):
         return pickle.loads(self.copied[config_path])
 
     def _loaded(self, config_path: str) -> Any:
+        """An experiment lies at the top, whether its header says so or not: JSON has no comments."""
         if config_path not in self.read:
-            self.read[config_path] = super().load_config(config_path)
+            result = self.read[config_path] = super().load_config(config_path)
+            if result is not None and config_path.startswith(f"{EXPERIMENT}/"):
+                result.header["package"] = result.header.get("package") or GLOBAL
         return self.read[config_path]
 
     def _count(self, config_path: str, above: tuple[str, ...]) -> int:
@@ -283,13 +286,14 @@ class GuardedRepository(ConfigRepository):
             way = " -> ".join([*above[-3:], config_path])
             raise ConfigError(f"the defaults lists lead from file to file without end: {way}.")
         if config_path not in self.counted:
-            inside = [self._count(path, (*above, config_path)) for path in self._named_by(config_path)]
+            inside = [self._count(path, (*above, config_path)) for path in self.named_by(config_path)]
             self.counted[config_path] = 1 + sum(inside)
         if self.counted[config_path] > MOST_FILES:
             raise ConfigError(f"{config_path}: its defaults lists name more than {MOST_FILES:,} files in all.")
         return self.counted[config_path]
 
-    def _named_by(self, config_path: str) -> list[str]:
+    def named_by(self, config_path: str) -> list[str]:
+        """`passes/cse` for each choice in the defaults list of a file."""
         result = self._loaded(config_path)
         group = config_path.rpartition("/")[0]
         named: list[str] = []

@@ -26,13 +26,14 @@ from npucompose.passes.scopes import CoreLimit
 from npucompose.results.effective import Effective
 from npucompose.schema.experiment import Experiment
 from npucompose.schema.streams import DEFAULT_GE_POLICY
-from npucompose.table.modes import MODES, modes_that
+from npucompose.table.modes import EAGER, MODES, modes_that
 from npucompose.table.options import Acts
 from npucompose.targets.base import Target, VendorCompiled
 from npucompose.vendor import devices, inductor
 from npucompose.vendor.compiler import BARE_STRATEGY, GE_STREAMS, beside_ge, idle_options
 from npucompose.vendor.devices import soc_of
 from npucompose.vendor.option_specs import shown
+from npucompose.vendor.uncompiled import uncompiled
 
 AICORE_NUM = "ge_config.aicore_num"
 EXPORT = "export.export_mode"
@@ -111,6 +112,24 @@ def _compiler(asked: LegalityCase) -> Iterator[Objection]:
         sentence = f"{why} (strict=all)" if refused_by == STRICTEST else why
         default = options.default(path)
         yield idle(f"compiler.{path}", options[path], why, refused_by, effective=default, sentence=sentence)
+
+
+def _uncompiled(asked: LegalityCase) -> Iterator[Objection]:
+    """Options with which TorchAir compiles nothing: the mode itself, and what acts only on a compiled graph."""
+    options, mode, target = asked.experiment.compiler, asked.mode.name, asked.target
+    way = uncompiled(options, mode) if isinstance(target, VendorCompiled) else None
+    if way is None:
+        return
+    yield idle("mode.name", mode, way.why(options), STRICTEST, effective=EAGER)
+    why = f"TorchAir compiles nothing with {way.switch(options)}"
+    listed_already = {path for path, *_ in idle_options(options, mode, target.name, target.support(mode).options)}
+    for path, value in options.changed().items():
+        if path not in listed_already and not way.leaves(path, options):
+            yield idle(f"compiler.{path}", value, why, STRICTEST)
+    if asked.experiment.compile.cache and not (way.passes and asked.mode.captures):
+        yield idle("compile.cache", True, why, STRICTEST, effective=False)
+    for label, p in () if way.passes else asked.passes:
+        yield idle(f"passes.{label}", p.name, why, STRICTEST)
 
 
 def _overridden(asked: LegalityCase) -> Iterator[Objection]:
@@ -375,7 +394,7 @@ def _nothing_runs(asked: LegalityCase) -> Iterator[Objection]:
 COMPILE_RULES: tuple[Rule, ...] = (partial(_at_odds, CONFLICTS), _nothing_runs, partial(_acting, "compile"))
 GEAR_RULES: tuple[Rule, ...] = (_gears, partial(_at_odds, GEAR_CONFLICTS), partial(_acting, "shapes"))
 RULES: tuple[Rule, ...] = (
-    _compiler, _overridden, *GEAR_RULES, _core_limits, _stripped_plans,
+    _uncompiled, _compiler, _overridden, *GEAR_RULES, _core_limits, _stripped_plans,
     _unfollowed_streams, _passes, _device, _ge_streams, _ge_policy,
     *COMPILE_RULES, _inductor, _installed,
 )  # fmt: skip

@@ -183,13 +183,14 @@ def translate_hydra_errors(problems: Sequence[str] = ()) -> Iterator[None]:
         raise ConfigError(*problems, words(error)) from error
 
 
-def missing_choice(error: Any, where: str) -> str:
-    """What Hydra's MissingConfigException says: a choice that a defaults list names, or the file of the whole."""
-    missing, choices = str(error.missing_cfg_file).removesuffix(".yaml"), error.options
+def missing_choice(error: Any, where: str, choices: Sequence[str] = ()) -> str:
+    """What Hydra's MissingConfigException says: a choice that a defaults list names, or the file of the whole. Of a
+    choice in a list it does not say among which."""
+    missing, choices = str(error.missing_cfg_file).removesuffix(".yaml"), error.options or choices
     group, _, name = missing.rpartition("/")
     if not group:
         return f"--config-name {missing}: there is no such file in conf/, nor in --config-dir."
-    return unknown(SINGULAR.get(group, group), name, list(choices or ()), where=where)
+    return unknown(SINGULAR.get(group, group), name, list(choices), where=where)
 
 
 def words(error: BaseException) -> str:

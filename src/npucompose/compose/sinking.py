@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from typing import Any
 
 from attrs import evolve
@@ -10,31 +11,39 @@ from attrs import evolve
 from npucompose.compose.calls import is_static, unmarked, varied
 from npucompose.compose.check import TILING_SINK, Checked
 from npucompose.compose.session import Session
-from npucompose.errors import NpuComposeError
+from npucompose.errors import NpuComposeError, users_line
 from npucompose.models.inputs import tensors_of
+from npucompose.ops.forms import FormCheck
+from npucompose.ops.npu import NoShape, breaking_where_unknown
 from npucompose.results.sinking import Failure, SinkingFacts
 from npucompose.schema.experiment import Call
-from npucompose.sinking import Change, SinkingQuestion, diagnose, not_compiled
+from npucompose.sinking import Change, FxFacts, SinkingQuestion, UnknownForm, diagnose, not_compiled, not_known
 
 LOWER_LIMIT = "experimental_config.static_model_ops_lower_limit"
 
 
-def sinking_of(session: Session) -> SinkingFacts | None:
+def sinking_of(session: Session, question: SinkingQuestion | None = None) -> SinkingFacts | None:
     """Verdicts and steps on every graph that the session has compiled so far; None when there is none.
 
-    A graph that the vendor's compiler did not take is among them, with the failure.
+    A graph that the vendor's compiler did not take is among them, with the failure. `question`: another one than the
+    session's own.
     """
     backend = session.materialised.backend
-    graphs = [evolve(c.facts, failure=c.failure) for c in backend.compilations]
+    graphs = [_with_failure(one.facts, one.failure) for one in backend.compilations]
     if not graphs:
         return None
     target = session.checked.target
     return diagnose(
-        question_of(session),
+        question or question_of(session),
         graphs,
         target.ge_facts(backend),
         session.checked.operators,
     )
+
+
+def _with_failure(facts: FxFacts, failure: Failure | None) -> FxFacts:
+    undecided = failure is not None and failure.undecided
+    return evolve(facts, undecided=failure) if undecided else evolve(facts, failure=failure)
 
 
 def sinking_after(session: Session, error: NpuComposeError) -> SinkingFacts:
@@ -42,7 +51,43 @@ def sinking_after(session: Session, error: NpuComposeError) -> SinkingFacts:
     facts = sinking_of(session)
     if facts is None:
         return not_compiled(question_of(session), str(error))
-    return facts if facts.failure is not None else evolve(facts, failure=Failure(graph="", what=str(error).rstrip(".")))
+    undecided = any(one.failure and one.failure.undecided for one in session.materialised.backend.compilations)
+    if undecided or facts.failure is not None:
+        return facts
+    return evolve(facts, failure=Failure(graph="", what=str(error).rstrip(".")))
+
+
+def sinking_without_shape(session: Session, error: NoShape) -> SinkingFacts:
+    """The answer where nothing knows the form of an operator's results: what is known of the graphs before it.
+
+    Where there are none yet the model is traced once more, with graph breaks allowed.
+    """
+    question, traced = question_of(session), session
+    if not session.materialised.backend.compilations:
+        question = evolve(question, breaks=())
+        allowed = evolve(session.experiment, compile=evolve(session.experiment.compile, fullgraph=False))
+        traced = session.with_experiment(evolve(session.checked, experiment=allowed))
+        traced.materialised.backend.reads_only = traced.materialised.genuine is None
+        with suppress(NpuComposeError), breaking_where_unknown():
+            traced.compilations  # noqa: B018  the first call compiles what it comes to
+    unknown = UnknownForm(
+        operator=f"npu.{error.operator}",
+        source=error.source or users_line(error),
+        why=error.why,
+        fix=f'torch.library.register_fake("npu::{error.operator}", …)  # a function that gives its results their form',
+    )
+    return not_known(question, sinking_of(traced, question), unknown)
+
+
+def sinking_contradicted(session: Session, facts: SinkingFacts, forms: FormCheck) -> SinkingFacts:
+    """The answer where a kernel gave another form than the meta function that torch.compile went by."""
+    graphs = [one.facts for one in session.materialised.backend.compilations]
+    for overload, words in forms.contradictions.items():
+        source = next((op.source for graph in graphs for op in graph.ops if op.overload == overload), None)
+        fix = f"a meta function of {overload} that says what its kernel gives"
+        unknown = UnknownForm(operator=overload.removesuffix(".default"), source=source, why=words, fix=fix)
+        facts = not_known(question_of(session), facts, unknown)
+    return facts
 
 
 def question_of(session: Session) -> SinkingQuestion:
@@ -63,6 +108,7 @@ def question_of(session: Session) -> SinkingQuestion:
         arguments=tuple(name for name, value in inputs.items() if any(True for _ in tensors_of(value))),
         changes=tuple(_changes(session, checked, inputs)),
         breaks=tuple(_breaks()),
+        torch_npu=checked.torch_npu.version,
         through_torchair=session.materialised.genuine is not None,
     )
 

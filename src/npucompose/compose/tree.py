@@ -191,23 +191,20 @@ class Composer:
             try:
                 self._combinations[texts] = _Combination.of(self.loader, self.config_name, chosen, extensions)
             except MissingConfigException as error:
-                raise ConfigError(missing_choice(error, self._naming(error.missing_cfg_file or ""))) from error
+                raise ConfigError(self._missing(error)) from error
         return self._combinations[texts]
 
-    def _naming(self, missing: str) -> str:
-        """The file and line of the defaults list that asks for `mode/eagre`, which is not there."""
-        group, _, name = missing.removesuffix(".yaml").rpartition("/")
-        known: Mapping[str, Any] = getattr(self.loader.repository, "read", {})
-        for path, result in known.items():
-            if result is None:
-                continue
-            entries = result.defaults_list or ()
-            named = [
-                str(getattr(one, "value", "")) for one in entries if str(getattr(one, "group", "")).strip("/") == group
-            ]
-            if name in named and result.path.startswith(ON_DISK):
-                return line_that_names(f"{result.path.removeprefix(ON_DISK)}/{path}.yaml", group, name)
-        return "a defaults list"
+    def _missing(self, error: Any) -> str:
+        """Of `mode/eagre`, which is not there: the file and line of the defaults list that asks for it."""
+        repository: Any = self.loader.repository
+        group, _, name = str(error.missing_cfg_file).removesuffix(".yaml").rpartition("/")
+        asks = (
+            line_that_names(f"{result.path.removeprefix(ON_DISK)}/{path}.yaml", group, name)
+            for path, result in repository.read.items()
+            if result is not None and result.path.startswith(ON_DISK) and f"{group}/{name}" in repository.named_by(path)
+        )
+        choices = repository.get_group_options(group) if group else ()
+        return missing_choice(error, next(asks, "a defaults list"), choices)
 
     def _try_hydra(self, chosen: Sequence[Override], values: Sequence[Override]) -> None:
         """Hydra's own choices and values, those that are not refused, are Hydra's to check: here, because later it

@@ -3,7 +3,8 @@
 Such a file is read to plain data by an allow-list, then composed.
 
 It may say what an experiment is: choices of npucompose's groups, values of its keys, `${a.b}`. It may not speak of
-Hydra, name code, call a resolver or put its content anywhere but at the top or in its own group.
+Hydra, name code, call a resolver or put its content anywhere but at the top or in its own group; an experiment's lies
+at the top.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from npucompose.vendor.compiler import EVERY_LEAF, CompilerOptions
 
 MOST_BYTES = 1_000_000
 LIMITS = InputLimits(most_values=20_000, deepest=40, aliases=True)
-GLOBAL = "_global_"
+GLOBAL, EXPERIMENT = "_global_", "experiment"
 CHOICE = re.compile(r"\w[\w.+-]*")
 GROUP = re.compile(r"/?\w[\w-]*(/\w[\w-]*)*")
 HYDRAS = re.compile(r"_[a-z]+_")
@@ -98,7 +99,7 @@ def _group_problems(group: str, is_group: IsGroup) -> Iterator[str]:
 def _package(text: str, group: str, problems: list[str]) -> str | None:
     """What the header says. Hydra reads it in the comments that the file begins with."""
     said = None
-    own = group.replace("/", ".")
+    own = "" if group == EXPERIMENT else group.replace("/", ".")
     for line in text.splitlines():
         stripped = line.strip()
         if stripped and not stripped.startswith("#"):
@@ -121,7 +122,7 @@ def _key_problems(content: Mapping[Any, Any], group: str, package: str | None) -
     """Of the first level, where the content goes to the top; the schema checks the others, once they are composed."""
     if "hydra" in content:
         yield f"a file may not hold hydra.*: {OWN}"
-    if package == GLOBAL or not group:
+    if package == GLOBAL or group in ("", EXPERIMENT):
         known = [field.name for field in attrs.fields(Experiment)]
         for key in content:
             if key not in (*known, "defaults", "hydra"):
@@ -149,6 +150,7 @@ def _default_problems(defaults: Any, group: str, is_group: IsGroup) -> Iterator[
     for entry in defaults or ():
         if not isinstance(entry, (str, dict)) or (isinstance(entry, dict) and len(cast("dict[Any, Any]", entry)) != 1):
             yield f"the defaults list may not hold {entry!r}: write `- group: choice`."
+    chosen = attrs.fields_dict(Experiment)
     for entry, absolute, choice in includes(defaults, group):
         *how, named = entry.split() or [""]
         if entry is not choice and (set(how) - {"override", "optional"} or not GROUP.fullmatch(named)):
@@ -156,8 +158,13 @@ def _default_problems(defaults: Any, group: str, is_group: IsGroup) -> Iterator[
         elif is_hydra(absolute):
             yield f"the defaults list may not name '{entry}': {OWN}"
         elif entry is not choice and not is_group(absolute):
-            groups = [name for name in ("experiment", *attrs.fields_dict(Experiment)) if is_group(name)]
+            groups = [name for name in (EXPERIMENT, *chosen) if is_group(name)]
             yield f"the defaults list may not name '{entry}': {unknown('group', absolute, groups)}"
+        elif choice and absolute in chosen and group not in ("", absolute) and "override" not in how:
+            yield (
+                f"the defaults list may not name '{entry}': {absolute} has a choice already; write `override {named}: "
+                f"{choice}`."
+            )
         elif choice and not CHOICE.fullmatch(choice):
             yield f"the defaults list may not name '{choice}': a choice is a name, as in `override /model: mlp`."
 

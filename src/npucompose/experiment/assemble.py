@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 import attrs
@@ -19,7 +19,7 @@ from npucompose.report.plan_words import trial_words
 from npucompose.results.capture import CaptureLegality
 from npucompose.results.effective import Effective
 from npucompose.results.generation import GenerateFacts
-from npucompose.results.graphs import PassFacts, refused_on_npu
+from npucompose.results.graphs import PassFacts, counted, refused_on_npu
 from npucompose.results.measured import AblationFacts, MemoryFacts, ModeFacts, Numerics
 from npucompose.results.padding import PaddingFacts
 from npucompose.results.record import (
@@ -41,9 +41,12 @@ from npucompose.results.sinking import NpuFacts, SinkingFacts
 from npucompose.results.streams import Fallback, TrialVerdict
 from npucompose.results.winners import pins_of_nothing
 from npucompose.schema.streams import DEFAULT_STREAM
+from npucompose.table.modes import EAGER
 from npucompose.table.structure import of_facts
 
 T = TypeVar("T")
+
+MODE = "mode.name"
 
 LONG_US = 1000.0
 """From here on a predicted time is held against the measured one."""
@@ -67,6 +70,7 @@ def assembled(
     facts = {f.stage: f.facts for f in finished}
     graphs = _all_of(GraphFacts, _latest(facts, "graphs"), "graphs")
     refused = [one for graph in graphs for one in graph.npu_refuses]
+    npu = _latest_of(NpuFacts, facts, "npu")
     report = Report(
         key=ingredients.key,
         status="ok",
@@ -75,7 +79,13 @@ def assembled(
         reused=len(finished) == len(order) and all(f.reused for f in finished),
         experiment=ingredients.values,
         provenance=checked.provenance,
-        effective=(*checked.effective, *refused_on_npu(checked.target.name, refused), *_idle_pins(checked, graphs)),
+        effective=(
+            *checked.effective,
+            *_ran_eagerly(checked, npu),
+            *refused_on_npu(checked.target.name, refused),
+            *_idle_pins(checked, graphs),
+        ),
+        compiled=npu.compiled if npu is not None else True if graphs else None,
         environment=_environment(finished, store),
         graphs=graphs,
         passes=_all_of(PassFacts, _latest(facts, "passes"), "passes"),
@@ -86,12 +96,33 @@ def assembled(
         recompiles=_all_of(Recompile, _gathered(facts, "recompiles"), "recompiles"),
         stages=_stages(facts),
         numerics=_numerics(facts),
-        npu=_latest_of(NpuFacts, facts, "npu"),
+        npu=npu,
         memory=_memory(facts),
         records=tuple(StageRun(stage=f.stage, key=f.key, reused=f.reused, seconds=f.seconds) for f in finished),
     )
     report = attrs.evolve(report, expectations=judged(checked.experiment.expect, report))
     return attrs.evolve(report, status=_status(outcome, report), error=_error(outcome, report))
+
+
+def _ran_eagerly(checked: Checked, npu: NpuFacts | None) -> Iterator[Effective]:
+    """The mode, where only the run showed that calls ran eagerly."""
+    if npu is None or npu.compiled is not False or any(one.option == MODE for one in checked.effective):
+        return
+    spec, why = checked.experiment.mode.spec, []
+    if npu.uncompiled:
+        why.append(f"TorchAir ran {counted(npu.uncompiled, 'graph')} eagerly, and run.log says why")
+    if npu.eager_calls and spec.capture_limit:
+        limit = f"compiler.{spec.capture_limit}={checked.experiment.compiler[spec.capture_limit]}"
+        why.append(
+            f"{counted(npu.eager_calls, 'call')} ran eagerly: TorchAir captures a graph {limit} times at most, drops "
+            "its captures where one more is asked for, and runs the graph eagerly from then on"
+        )
+    if npu.calls_beyond:
+        why.append(
+            f"{counted(npu.calls_beyond, 'call')} ran eagerly: torch.compile had reached torch._dynamo.config."
+            "recompile_limit, and with compile.fullgraph=false it then runs the model itself"
+        )
+    yield Effective(option=MODE, requested=spec.name, effective=EAGER, why="; ".join(why))
 
 
 def _idle_pins(checked: Checked, graphs: Sequence[GraphFacts]) -> tuple[Effective, ...]:
@@ -234,7 +265,9 @@ def _status(outcome: Outcome | None, report: Report) -> Status:
         return outcome.status
     if report.numerics is not None and not report.numerics.passed:
         return "numerics_failed"
-    return "ok" if all(e.held for e in report.expectations) else "expect_failed"
+    if not all(e.held for e in report.expectations):
+        return "expect_failed"
+    return "uncompiled" if report.compiled is False else "ok"
 
 
 def _failed(numerics: Numerics) -> str:

@@ -64,16 +64,16 @@ def bisect(composed: Composed, store: Store, notify: Callable[[str], None]) -> G
         return report
 
     last = report_of(len(labels))
-    if last.status == "ok":
+    if last.exit_status == 0:
         return GuiltyPass(guilty=None, runs=runs)
     bare = report_of(0)
-    if bare.status != "ok":
+    if bare.exit_status != 0:
         raise ConfigError(f"bisect: it does not hold without any pass either ({bare.status}: {bare.error})")
     holds, breaks = 0, len(labels)
     while breaks - holds > 1:
         middle = (holds + breaks) // 2
         report = report_of(middle)
-        if report.status == "ok":
+        if report.exit_status == 0:
             holds = middle
         else:
             breaks, last = middle, report

@@ -13,8 +13,10 @@ from typing import Any
 import attrs
 from attrs import frozen
 
+from npucompose.compose.check import Checked
 from npucompose.errors import listed, raise_for
 from npucompose.report.words import as_count, part_words
+from npucompose.results.effective import COMMAND_LINE, DEFAULT
 from npucompose.results.record import Expectation, Recompile, Report
 from npucompose.results.sinking import SinkingFacts
 from npucompose.schema.experiment import Expect, Experiment
@@ -25,6 +27,7 @@ EVIDENCE_KEPT = 5
 """Sentences of evidence for one expectation; the report holds the rest in its own fields."""
 
 JUDGED_BY: Mapping[str, str] = {
+    "compiled": "compile",
     "fx_graph": "compile",
     "ge_graph": "compile",
     "ge_build": "compile",
@@ -48,6 +51,25 @@ NO_VERDICT = "no verdict: nothing was compiled"
 OF_GE = ("ge_graph", "ge_build", "path")
 OF_EAGER = ("recompiles", "bitwise", "padding_ignored")
 """What can be asked of a run that compiles nothing."""
+IMPLIED = "expect.compiled"
+BY_IMPLICATION = "default of a file that expects something"
+"""Who says `expect.compiled=true` where nothing else does."""
+
+
+def with_implied(checked: Checked, stages: Sequence[str]) -> Checked:
+    """`expect.compiled=true` beside what a file expects, where a run of these stages can judge it: else a preset would
+    hold because eager equals itself."""
+    experiment, said_by = checked.experiment, checked.provenance
+    files = [by for path, by in said_by.items() if path.startswith("expect.") and by not in (COMMAND_LINE, DEFAULT)]
+    judgeable = not _why_not("compiled", experiment.mode.name, experiment.pipeline.name, stages)
+    if not files or not judgeable or said_by[IMPLIED] != DEFAULT:
+        return checked
+    expect = attrs.evolve(experiment.expect, compiled=True)
+    return attrs.evolve(
+        checked,
+        experiment=attrs.evolve(experiment, expect=expect),
+        provenance={**said_by, IMPLIED: BY_IMPLICATION},
+    )
 
 
 def check(experiment: Experiment, stages: Sequence[str]) -> None:
@@ -119,6 +141,12 @@ _HOLDS: Mapping[str, Callable[[Any, Any], bool]] = {
 # What came out, one function for each expectation.
 
 
+def _compiled(report: Report) -> Finding:
+    if report.compiled is None:
+        return Finding(None, (NO_VERDICT,))
+    return Finding(report.compiled, tuple(one.why for one in report.effective if one.option == "mode.name"))
+
+
 def _fx_graph(report: Report) -> Finding:
     if not report.graphs:
         return Finding(None, ("no graph was compiled",))
@@ -147,7 +175,7 @@ def _path(report: Report) -> Finding:
     if facts is None:
         return Finding(None, (NO_VERDICT,))
     if facts.path is None:
-        return Finding(None, ("no operator's tiling reads values, or that is unknown",))
+        return Finding(None, (facts.almost or "no operator's tiling reads values, or that is unknown",))
     verdicts = [f"{name}: {getattr(facts, name)}" for name in ("fx_graph", "ge_graph", "ge_build")]
     return Finding(facts.path, (", ".join(verdicts), *_blamed(facts), *_steps(facts)))
 
@@ -302,6 +330,7 @@ def _no_budget(report: Report) -> tuple[str, ...]:
 
 
 _FINDERS: Mapping[str, Callable[[Report], Finding]] = {
+    "compiled": _compiled,
     "fx_graph": _fx_graph,
     "ge_graph": _verdict("ge_graph"),
     "ge_build": _verdict("ge_build"),

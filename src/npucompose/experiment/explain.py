@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import argparse
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
@@ -22,7 +22,7 @@ from airflow_free.stage import Notify
 from npucompose.artefacts import read_artefact
 from npucompose.compose.check import Checked, check
 from npucompose.compose.tree import Composed, compose
-from npucompose.console import console
+from npucompose.console import console, prints_apart
 from npucompose.errors import CompileError, ConfigError, NpuComposeError, RejectedError, listed
 from npucompose.experiment.job import LOG, settings_of, worker_task
 from npucompose.experiment.stages import STAGES
@@ -212,9 +212,10 @@ def captured(session: Session) -> CaptureExplanation:
     """The same of a session that has built and compiled nothing yet, made in this process."""
     from npucompose.compose.capture import capture_of
 
-    facts, trace_s, judge_s = capture_of(session)
+    with prints_apart() as printed:
+        facts, trace_s, judge_s = capture_of(session)
     asked = {name: choice for name, choice in _asked(session.checked).items() if name != "tiling"}
-    return CaptureExplanation(asked=asked, capture=facts, trace_s=trace_s, judge_s=judge_s)
+    return CaptureExplanation(asked=asked, capture=facts, printed=tuple(printed), trace_s=trace_s, judge_s=judge_s)
 
 
 def _session(payload: Mapping[str, Any]) -> Session:
@@ -228,14 +229,28 @@ def _session(payload: Mapping[str, Any]) -> Session:
 
 def explained(session: Session) -> Explanation:
     """The explanation of a session that has compiled nothing yet, made in this process."""
-    from npucompose.compose.sinking import sinking_after, sinking_of
+    from npucompose.compose.sinking import sinking_after, sinking_contradicted, sinking_of, sinking_without_shape
+    from npucompose.ops.forms import FormCheck
+    from npucompose.ops.npu import NoShape, forms_for_values
 
     session.materialised.backend.reads_only = session.materialised.genuine is None
-    session.built  # noqa: B018  the model is no part of the compilation
-    begun = perf_counter()
-    error = _compiled(session)
-    compiled = perf_counter()
-    facts = sinking_of(session) if error is None else sinking_after(session, error)
+    session.materialised.backend.forms = forms = FormCheck()
+    with forms_for_values() as formed, prints_apart() as printed:
+        session.built  # noqa: B018  the model is no part of the compilation
+        begun = perf_counter()
+        try:
+            error = _compiled(session)
+        except Exception:
+            if not forms.contradictions:
+                raise
+            error = None  # the next operator has come upon what the kernel gave
+        compiled = perf_counter()
+        if isinstance(error, NoShape):
+            facts = sinking_without_shape(session, error)
+        else:
+            facts = sinking_of(session) if error is None else sinking_after(session, error)
+        if facts is not None and forms.contradictions:
+            facts = sinking_contradicted(session, facts, forms)
     if facts is None:
         raise CompileError("torch.compile made no graph: the model computes nothing that torch could compile.")
     return Explanation(
@@ -245,11 +260,20 @@ def explained(session: Session) -> Explanation:
         diagnosis_s=perf_counter() - compiled,
         implied=implied_by(session.experiment.compiler, session.experiment.mode.name),
         recording=tuple(_recording(session)),
+        printed=tuple(printed),
         notes=(
             *(found.words(graph) for graph, found in session.overwrites.items()),
+            *_without_values(formed),
             *installed_parts(session.checked),
         ),
     )
+
+
+def _without_values(formed: Collection[str]) -> Iterator[str]:
+    """What the verdicts rest on where operators had no kernel here."""
+    if formed:
+        names = listed(f"npu.{name}" for name in sorted(formed))
+        yield f"no kernel here computes {names}: results had their form, by meta functions, and zeros for values."
 
 
 def _compiled(session: Session) -> NpuComposeError | None:

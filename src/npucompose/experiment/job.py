@@ -153,6 +153,7 @@ def _job(composed: Composed, context: PlanContext) -> Job:
     check_stages(target, [stage.name for stage in order])
     tracking.check(experiment.tracker, dict(checked.provenance))
     expectations.check(experiment, [stage.name for stage in order])
+    checked = expectations.with_implied(checked, [stage.name for stage in order])
     if any(stage.name == AblationStage.name for stage in order):
         ablation.check(checked)
     legality.check(experiment.mode.name, [stage.name for stage in order])

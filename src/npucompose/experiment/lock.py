@@ -34,7 +34,7 @@ EXCLUDED = frozenset({"trust", "debug"})
 class Result:
     """What came of it, in the words of the report; samples where something was measured."""
 
-    status: Literal["ok", "expect_failed", "numerics_failed"]
+    status: Literal["ok", "uncompiled", "expect_failed", "numerics_failed"]
     numerics: Numerics | None = None
     benchmark: BenchmarkFacts | None = None
     expectations: tuple[Expectation, ...] = ()

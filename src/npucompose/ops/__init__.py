@@ -6,9 +6,11 @@ torch; `define()` does.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from pathlib import Path
 from types import FunctionType
 
+from npucompose.ops.catalogue import Catalogue
 from npucompose.registry import Registry
 
 OPERATORS: Registry[FunctionType] = Registry(
@@ -18,17 +20,20 @@ OPERATORS: Registry[FunctionType] = Registry(
 OWN = frozenset({"aten", "prims", "air", "npu", "npugraph_ex"})
 
 
-def define() -> None:
-    """Make `torch.ops.air.*` and our part of `torch.ops.npu.*` exist; a second call does nothing.
+def define(
+    catalogue: Catalogue | None = None, *, locate: Callable[[], Path] | None = None, soc: str | None = None
+) -> None:
+    """Make `torch.ops.air.*` and every operator of torch_npu exist; what is there already stays.
 
-    Only what is missing is added, so what torch_npu and torchair define stays theirs. Where those packages are wanted,
-    import them first: their C++ libraries do not tolerate that somebody else has defined their operators.
+    `catalogue`: the operators of another version than the list that npucompose brings. `locate` finds the unpacked
+    wheel that knows their shapes, on the system on chip `soc`, or raises ConfigError that says why there is none. Where
+    torch_npu and torchair are wanted, import them first: their C++ libraries do not tolerate that somebody else has
+    defined their operators.
     """
-    from npucompose.ops import air, attention, fused
+    from npucompose.ops import air, npu
 
     air.define()
-    attention.define()
-    fused.define()
+    npu.define(catalogue, locate=locate, soc=soc)
 
 
 def define_installed(names: Iterable[str]) -> None:

@@ -15,12 +15,17 @@ _LIBRARIES: list[torch.library.Library] = []
 class UnsupportedArgument(NpuComposeError, ValueError):
     """An argument that the reference kernel does not take, or that the operator's own document forbids."""
 
-    def __init__(self, op: str, argument: str, given: str, possible: str) -> None:
-        self.parts = (op, argument, given, possible)
-        super().__init__(f"torch.ops.npu.{op}: '{argument}' {given}. {possible}")
 
-    def __reduce__(self) -> tuple[type[UnsupportedArgument], tuple[str, str, str, str]]:
-        return type(self), self.parts
+def unsupported(op: str, argument: str, given: str, possible: str) -> UnsupportedArgument:
+    """`torch.ops.npu.npu_swiglu: 'dim' is 7. Possible: 0 to 2.`"""
+    return UnsupportedArgument(f"torch.ops.npu.{op}: '{argument}' {given}. {possible}")
+
+
+def refuse_others(op: str, others: Mapping[str, Any], supported: str) -> None:
+    """Arguments that the kernel has no use for may be left out, None, False, 0 or their empty value."""
+    for name, given in others.items():
+        if isinstance(given, torch.Tensor) or given not in (None, False, 0, -1, [], (), ""):
+            raise unsupported(op, name, "is not supported here", f"Supported: {supported}.")
 
 
 def define_missing(

@@ -1,6 +1,6 @@
 """Fused operators of `torch.ops.npu` as reference kernels of plain torch calls: what the pass `replace` puts in.
 
-Schemas: torch_npu's npu_native_functions_by_codegen.yaml (2.13.0). Meaning: Ascend/op-plugin's pages of the same names.
+Meaning: Ascend/op-plugin's pages of the same names.
 Half types compute in float32 and round once; a device may round in between.
 
     npu_rms_norm(x, gamma)          (x · rstd · gamma, rstd), rstd = 1 / sqrt(mean(x²) + epsilon) in float32
@@ -16,23 +16,7 @@ from typing import Any
 
 import torch
 
-from npucompose.ops.definitions import UnsupportedArgument, define_missing
-
-SCHEMAS = {
-    "npu_rms_norm": "npu_rms_norm(Tensor self, Tensor gamma, float epsilon=1e-06) -> (Tensor, Tensor)",
-    "npu_add_rms_norm": (
-        "npu_add_rms_norm(Tensor x1, Tensor x2, Tensor gamma, float epsilon=1e-06) -> (Tensor, Tensor, Tensor)"
-    ),
-    "npu_swiglu": "npu_swiglu(Tensor self, int dim=-1) -> Tensor",
-    "npu_rotary_mul": (
-        "npu_rotary_mul(Tensor self, Tensor r1, Tensor r2, str rotary_mode='half', Tensor? rotate=None) -> Tensor"
-    ),
-}
-
-
-def define() -> None:
-    """Define those of the four operators that torch_npu has not defined."""
-    define_missing("npu", SCHEMAS, {name: (kernel, _METAS[name]) for name, kernel in KERNELS.items()})
+from npucompose.ops.definitions import unsupported
 
 
 def _rms_norm(x: torch.Tensor, gamma: torch.Tensor, epsilon: float = 1e-6) -> tuple[torch.Tensor, torch.Tensor]:
@@ -70,9 +54,9 @@ def _rotary_mul(
 
 def _check_rotary(rotary_mode: str, rotate: torch.Tensor | None) -> None:
     if rotate is not None:
-        raise UnsupportedArgument("npu_rotary_mul", "rotate", "is not supported here", "Leave it at None.")
+        raise unsupported("npu_rotary_mul", "rotate", "is not supported here", "Leave it at None.")
     if rotary_mode not in ("half", "interleave"):
-        raise UnsupportedArgument("npu_rotary_mul", "rotary_mode", f"is '{rotary_mode}'", "Possible: half, interleave.")
+        raise unsupported("npu_rotary_mul", "rotary_mode", f"is '{rotary_mode}'", "Possible: half, interleave.")
 
 
 def _wide(x: torch.Tensor) -> torch.Tensor:
@@ -113,7 +97,7 @@ def _rotary_mul_meta(
     return torch.empty_like(x)
 
 
-_METAS: dict[str, Callable[..., Any]] = {
+METAS: dict[str, Callable[..., Any]] = {
     "npu_rms_norm": _rms_norm_meta,
     "npu_add_rms_norm": _add_rms_norm_meta,
     "npu_swiglu": _swiglu_meta,

@@ -17,8 +17,10 @@ from npucompose.recipe.values import (
     CompileCall,
     Config,
     Const,
+    Def,
     Dotted,
     Items,
+    Object,
     Parameter,
     PoolHandle,
     ScriptBackend,
@@ -26,7 +28,8 @@ from npucompose.recipe.values import (
     Value,
     plain,
 )
-from npucompose.recipe.vendor_options import Package
+from npucompose.recipe.vendor_options import HOOKS, Package
+from npucompose.vendor.compiler import LEAVES
 
 Args = Sequence[Value]
 Keywords = Mapping[str, Value]
@@ -102,6 +105,14 @@ def shortest(name: str) -> str:
     return name
 
 
+def compared_with_none(e: ast.Compare, value: Value) -> Value | None:
+    """`value is None`, or `is not`, of what is certainly an object; None for any other comparison."""
+    vendor = isinstance(value, Dotted) and shortest(value.name).rpartition(".")[2] in VENDOR
+    is_object = vendor or isinstance(value, (Config, ScriptBackend, Items, Def, Object))
+    answer = {ast.Is: Const(value=False), ast.IsNot: Const(value=True)}.get(type(e.ops[0]))
+    return answer if is_object and ast.unparse(e.comparators[0]) == "None" else None
+
+
 def _is_ours(backend: Value | None) -> bool:
     return isinstance(backend, ScriptBackend) or (
         isinstance(backend, Const) and backend.value in ("npu", "npugraph_ex")
@@ -162,6 +173,7 @@ def compile(reader: Analysis, e: ast.Call, args: Args, keywords: Keywords) -> Va
     given = keywords.get("backend")
     if isinstance(given, ScriptBackend):
         found = given.config
+        _options(reader, found, e, keywords.get("options"))
     elif (package := _package(given)) is not None:
         found = config(reader, package, e, (), {})
         _options(reader, found, e, keywords.get("options"))
@@ -258,8 +270,28 @@ def _options(reader: Analysis, made: Config, e: ast.Call, options: Value | None)
         reader.unread(e, "its options are not a dict of this script")
         return
     for name, value in options.items.items():
-        line = ast.parse(f"options[{name!r}]").body[0]
-        reader.option(made, name, value, ast.copy_location(line, e))
+        line = ast.copy_location(ast.parse(f"options[{name!r}]").body[0], e)
+        leaf = LEAVES.get(f"npugraph_ex.{name}")
+        if made.package == "npugraph_ex" or name in HOOKS:
+            reader.option(made, name, value, line)
+        elif leaf is None or leaf.twin is None:
+            reader.unread(line, "torchair takes npugraph_ex's names here, and has no counterpart of this one")
+        elif leaf.twin_inverted and isinstance(value, Const):
+            reader.option(made, leaf.twin, Const(value=not value.value), line)
+        else:
+            reader.option(made, leaf.twin, value, line)
+
+
+def process_kwargs_options(reader: Analysis, package: Any, e: ast.Call, args: Args, keywords: Keywords) -> Value:
+    """_process_kwargs_options(config, {"options": {…}}): the options of torch.compile, set on a configuration."""
+    made = args[0] if args else keywords.get("config")
+    given = args[1] if len(args) > 1 else keywords.get("kwargs")
+    if isinstance(made, Config):
+        options = given.items.get("options", given.items.get("**")) if isinstance(given, Items) else given
+        _options(reader, made, e, options)
+    else:
+        reader.unread(e, "it is not known which configuration this is")
+    return Const(value=None)
 
 
 def patch_for_hcom(reader: Analysis, package: Any, e: ast.Call, args: Args, keywords: Keywords) -> Value:
@@ -349,6 +381,7 @@ VENDOR: Mapping[str, Callable[[Any, Any, ast.Call, Args, Keywords], Value]] = {
     "compile_fx": compile_fx,
     "set_dim_gears": _set_dim_gears,
     "patch_for_hcom": patch_for_hcom,
+    "_process_kwargs_options": process_kwargs_options,
     "register_replacement": register_replacement,
 }
 KNOWN: Mapping[str, Callable[[Any, ast.Call, Args, Keywords], Value]] = {

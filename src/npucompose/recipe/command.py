@@ -42,13 +42,20 @@ def _composing(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def import_(arguments: argparse.Namespace) -> int:
-    from npucompose.recipe.imported import import_command_line, import_file
+    from npucompose.recipe.imported import import_command_line, import_file, only_scripts
 
     said = _is_command_line(arguments.file)
     if said:
-        imported = import_command_line(arguments.file)
+        asked = {"--torch-npu": arguments.torch_npu, "--compilation": arguments.compilation}
+        only_scripts("the command line", asked)
+        imported = import_command_line(arguments.file, vllm_ascend_version=arguments.vllm_ascend)
     else:
-        imported = import_file(arguments.file, torch_npu_version=arguments.torch_npu)
+        imported = import_file(
+            arguments.file,
+            torch_npu_version=arguments.torch_npu,
+            vllm_ascend_version=arguments.vllm_ascend,
+            compilation=arguments.compilation,
+        )
     for note in imported.notes:
         print(f"note: {note}", file=sys.stderr)
     for line in imported.unread:

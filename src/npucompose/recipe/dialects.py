@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import ast
 import json
+import re
 import shlex
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 import attrs
@@ -27,6 +28,8 @@ from npucompose.schema.experiment import Experiment
 from npucompose.table.structure import flat
 from npucompose.vendor.option_specs import shown
 
+NO_TEXTS: Mapping[str, str] = {}
+VLLM_ASCEND = "vllm-ascend"
 NO_CALL = ast.Call(func=ast.Name("compile", ast.Load()), args=[], keywords=[], lineno=0, col_offset=0)
 
 
@@ -38,15 +41,32 @@ class Settings:
     facts: Facts = field(factory=Facts)
     notes: list[str] = field(factory=list)
     eager: bool = False
+    section: str = ""
+    """Where the dialect's own keys stand: `additional_config`; empty for the top of the file."""
+    version: str | None = None
+    """Of the dialect's package, where somebody says one, and `version_from` who."""
+    version_from: str = ""
     tree: dict[str, Any] = field(factory=dict)
     """Sections of an experiment that a dialect says itself; with `mode` among them TorchAir's are not asked."""
 
-    def take(self, *names: str, default: Any = None) -> Any:
-        """The value of the first of these keys that is there, by its last part."""
-        for path in list(self.flat):
-            if path.rpartition(".")[2] in names:
-                return self.flat.pop(path)
-        return default
+    def take(self, *keys: str, default: Any = None) -> Any:
+        """The value of the first of these keys that is there.
+
+        A key is said with its sections (`torchair_graph_config.enabled`), from that of the dialect's own keys or from
+        one around it: a key of the same name in another section is another key.
+        """
+        path = next((path for key in keys for path in self._places(key) if path in self.flat), None)
+        return default if path is None else self.flat.pop(path)
+
+    def there(self, section: str) -> bool:
+        """Whether a key, or a section with any key, is there."""
+        return any(f"{path}.".startswith(f"{place}.") for place in self._places(section) for path in self.flat)
+
+    def _places(self, key: str) -> Iterator[str]:
+        """`a.b.key`, `a.key` and `key`, where the dialect's own keys stand in `a.b`."""
+        sections = self.section.split(".") if self.section else []
+        for depth in range(len(sections), -1, -1):
+            yield ".".join((*sections[:depth], key))
 
     def line(self, code: str, why: str) -> None:
         self.facts.unread.append(Unread(line=0, code=code, why=why))
@@ -116,6 +136,8 @@ class Dialect(ABC):
     """What its files are, for who gave another one; empty where a dialect of the same project says it."""
     keys: ClassVar[tuple[str, ...]]
     """A file that has one of these keys, at any depth, is read by it."""
+    package: ClassVar[str] = ""
+    """Name of the distribution whose version decides what the keys mean; empty where every version means the same."""
     priority: ClassVar[int] = 0
     """Of several dialects that know a key of a file, the one with the highest reads it."""
 
@@ -140,22 +162,51 @@ def flattened(data: Mapping[Any, Any]) -> dict[str, Any]:
     return flat({str(key).replace("-", "_"): value for key, value in data.items()})
 
 
-def read(data: Any, name: str) -> Settings:
-    """The facts of a file's data; ConfigError where it is none of the known dialects."""
+def read(data: Any, name: str, vllm_ascend: str | None = None, texts: Mapping[str, str] = NO_TEXTS) -> Settings:
+    """The facts of a file's data; ConfigError where it is none of the known dialects.
+
+    `vllm_ascend` is that project's version where one is asked for; `texts` are files that may say one, {name: text}.
+    """
     settings = Settings(flat=flattened(data) if isinstance(data, Mapping) else {})
     dialects = sorted(DIALECTS.every().values(), key=lambda dialect: -dialect.priority)
     for dialect in dialects:
-        if any(f".{key}." in f".{path}." for key in dialect.keys for path in settings.flat):
-            dialect().read(settings)
-            settings.end()
-            return settings
+        sections = [at for key in dialect.keys if (at := _section_of(key, settings.flat)) is not None]
+        if not sections:
+            continue
+        settings.section = min(sections, key=len)  # a word may be a key of an older version and stand in its section
+        if vllm_ascend is not None and dialect.package != VLLM_ASCEND:
+            raise ConfigError(f"--{VLLM_ASCEND} {vllm_ascend}: {name} holds settings of {dialect.name}.")
+        if vllm_ascend is not None:
+            settings.version, settings.version_from = vllm_ascend, f"--{VLLM_ASCEND}"
+        elif dialect.package:
+            settings.version, settings.version_from = _pinned(dialect.package, texts)
+        dialect().read(settings)
+        settings.end()
+        return settings
     known = ", ".join(dialect.files for dialect in dialects if dialect.files)
     raise ConfigError(f"{name}: nothing found. Known are the files of {known}; a script ends in .py.")
 
 
+def _section_of(key: str, flat: Mapping[str, Any]) -> str | None:
+    """`a.b` where `a.b.key` or anything below it is there, and empty at the top."""
+    for path in flat:
+        before, found, _ = f".{path}.".partition(f".{key}.")
+        if found:
+            return before.removeprefix(".")
+    return None
+
+
+def _pinned(package: str, texts: Mapping[str, str]) -> tuple[str | None, str]:
+    """(a version, who says it): `vllm-ascend==0.18.0` of requirements, `vllm-ascend:v0.18.0` of an image."""
+    words = package.replace("-", "[-_]")
+    pin = re.compile(rf"\b{words}\s*(?:==\s*|[:@]\s*)v?(\d+\.\d+\.\d+(?:rc\d+)?(?:\.post\d+)?)", re.IGNORECASE)
+    found = ((said[1], name) for name, text in texts.items() if (said := pin.search(text)))
+    return next(found, (None, ""))
+
+
 def export(
     *overrides: str,
-    to: str = "vllm-ascend",
+    to: str = VLLM_ASCEND,
     config_dirs: Sequence[str] = (),
     config_name: str = "config",
     environment: Environment = CLOSED,

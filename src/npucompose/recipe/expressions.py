@@ -14,7 +14,7 @@ from typing import Any
 
 from attrs import define, field
 
-from npucompose.recipe.calls import Args, Keywords, called
+from npucompose.recipe.calls import Args, Keywords, called, compared_with_none
 from npucompose.recipe.values import (
     CONDITION,
     LOOP,
@@ -89,9 +89,8 @@ class Expressions(Analysis, ABC):
             return self._list(items)
         if isinstance(e, ast.Call):
             return self._call(e, scope)
-        if isinstance(e, ast.Lambda):
-            return Unknown(why="it is a function")
-        return self._composed(e, scope) or computed(e)
+        function = Unknown(why="it is a function") if isinstance(e, ast.Lambda) else None
+        return function or self._composed(e, scope) or computed(e)
 
     def decided(self, test: ast.expr, scope: Mapping[str, Value]) -> Value:
         """A condition; not known in a loop or by an attribute that is set more than once, which may have changed."""
@@ -106,7 +105,7 @@ class Expressions(Analysis, ABC):
             return self._conditional(e, scope)
         if isinstance(e, ast.Compare):
             sides = [self.value(side, scope) for side in (e.left, *e.comparators)]
-            return _compared(e, sides) if all(isinstance(side, Const) for side in sides) else why_unknown(sides)
+            return _compared(e, sides) or compared_with_none(e, sides[0]) or why_unknown(sides)
         if isinstance(e, ast.BoolOp):
             return self._first_that_decides(e, scope)
         if isinstance(e, ast.UnaryOp):
@@ -239,8 +238,11 @@ def why_unknown(parts: Sequence[Value]) -> Unknown:
     return next((part for part in parts if isinstance(part, Unknown)), Unknown(why=NOT_CONSTANT))
 
 
-def _compared(e: ast.Compare, sides: Sequence[Value]) -> Value:
+def _compared(e: ast.Compare, sides: Sequence[Value]) -> Value | None:
+    """None where a side is no constant."""
     values = [plain(side) for side in sides]
+    if not all(isinstance(side, Const) for side in sides):
+        return None
     try:
         held = all(COMPARED[type(op)](a, b) for op, a, b in zip(e.ops, values, values[1:], strict=False))
     except (TypeError, ValueError):

@@ -39,7 +39,9 @@ INSTEAD: Mapping[str, str] = {
     "cores": "passes=core_limit does it from YAML",
     "super kernels": "passes=super_kernel does it from YAML",
 }
-ANOTHER = "the script compiles with another configuration first"
+ANOTHER = "the compilation that is told has another configuration"
+REQUIREMENTS = "requirements.txt"
+NO_PINS: Mapping[str, str] = {}
 TILING_SINK = "experimental_config.tiling_schedule_optimize"
 CHOSEN = ("mode", "shapes", "tiling", "streams", "adapt", "target", "model")
 """Groups of which a file names one choice; the file then holds what differs from that choice."""
@@ -77,25 +79,54 @@ class Imported:
         return "\n".join([*lines, "defaults:", *overrides]) + ("\n\n" + text if text else "\n")
 
 
-def import_file(path: str | Path, *, torch_npu_version: str | None = None) -> Imported:
-    """`import_file("train.py").yaml()`; ConfigError when there is no such file or it is not Python."""
-    text = read_text(Path(path), MOST_BYTES)
-    if Path(path).suffix in (".yaml", ".yml", ".json"):
-        return import_settings(text, name=str(path))
-    if Path(path).suffix in COMMANDS:
-        return import_command_line(text, name=str(path))
-    return import_script(text, name=str(path), torch_npu_version=torch_npu_version)
+def import_file(
+    path: str | Path,
+    *,
+    torch_npu_version: str | None = None,
+    vllm_ascend_version: str | None = None,
+    compilation: int | None = None,
+) -> Imported:
+    """`import_file("train.py").yaml()`; ConfigError when there is no such file or it is not Python.
+
+    `compilation` is the number of one in a script that compiles several times, from 1 on.
+    """
+    text, name = read_text(Path(path), MOST_BYTES), str(path)
+    command = Path(path).suffix in COMMANDS
+    if not command and Path(path).suffix not in (".yaml", ".yml", ".json"):
+        if vllm_ascend_version is not None:
+            raise ConfigError(f"--vllm-ascend {vllm_ascend_version}: {name} is a script: it says its options itself.")
+        return import_script(text, name=name, torch_npu_version=torch_npu_version, compilation=compilation)
+    only_scripts(name, {"--torch-npu": torch_npu_version, "--compilation": compilation})
+    beside = Path(path).with_name(REQUIREMENTS)
+    pins = {str(beside): read_text(beside, MOST_BYTES)} if beside.is_file() else {}
+    read_as = import_command_line if command else import_settings
+    return read_as(text, name=name, vllm_ascend_version=vllm_ascend_version, pins=pins)
 
 
-def import_settings(text: str, *, name: str = "the file") -> Imported:
-    """Read the YAML or JSON of a public inference repository: see `dialects`."""
-    return _of_settings(dialects.read(plain_yaml(text, name), name))
+def only_scripts(name: str, asked: Mapping[str, Any]) -> None:
+    """ConfigError for an option that says nothing of settings: {flag: its value, or None}."""
+    for flag, value in asked.items():
+        if value is not None:
+            raise ConfigError(f"{flag} {value}: it is for scripts, and {name} holds settings.")
 
 
-def import_command_line(text: str, *, name: str = "the command line") -> Imported:
+def import_settings(
+    text: str, *, name: str = "the file", vllm_ascend_version: str | None = None, pins: Mapping[str, str] = NO_PINS
+) -> Imported:
+    """Read the YAML or JSON of a public inference repository: see `dialects`. `pins` are requirements beside it."""
+    return _of_settings(dialects.read(plain_yaml(text, name), name, vllm_ascend_version, {name: text, **pins}))
+
+
+def import_command_line(
+    text: str,
+    *,
+    name: str = "the command line",
+    vllm_ascend_version: str | None = None,
+    pins: Mapping[str, str] = NO_PINS,
+) -> Imported:
     """Read `vllm serve … --compilation-config '{…}' -O3`, or a script in which it stands; nothing of it is run."""
     said = read_command_line(text, name)
-    found = _of_settings(dialects.read(said.data, name))
+    found = _of_settings(dialects.read(said.data, name, vllm_ascend_version, {name: text, **pins}))
     return attrs.evolve(found, notes=(*said.notes, *found.notes))
 
 
@@ -110,10 +141,13 @@ def _of_settings(found: dialects.Settings) -> Imported:
     return attrs.evolve(joined, tree={**joined.tree, **found.tree}, notes=(*joined.notes, *found.notes))
 
 
-def import_script(source: str, *, name: str = "the script", torch_npu_version: str | None = None) -> Imported:
+def import_script(
+    source: str, *, name: str = "the script", torch_npu_version: str | None = None, compilation: int | None = None
+) -> Imported:
     """Read a script's text; nothing of it is run.
 
-    `torch_npu_version` says whose option names it uses; else the recipe in its header does, else they are 2.13.0's.
+    `compilation` says which of several is meant. `torch_npu_version` says whose option names it uses; else the recipe
+    in its header does, else they are 2.13.0's.
     """
     try:
         tree = ast.parse(source)
@@ -138,7 +172,7 @@ def import_script(source: str, *, name: str = "the script", torch_npu_version: s
             f"{name}: nothing found. Looked for torchair.CompilerConfig(), npugraph_ex.CompilerConfig() and "
             'torch.compile(backend="npugraph_ex" | "npu") and cache_compile of either.'
         )
-    return _joined(facts, recipe, version)
+    return _joined(facts, recipe, version, compilation)
 
 
 def _version(recipe: Mapping[str, Any] | None, asked: str | None) -> str | None:
@@ -148,41 +182,55 @@ def _version(recipe: Mapping[str, Any] | None, asked: str | None) -> str | None:
     return None if said is None else known(str(said), "--torch-npu" if asked else f"compiler.{VERSION} of the recipe")
 
 
-def _chosen(facts: Facts) -> CompileCall:
-    """The first compilation; where there is none, one with the first backend or the first configuration."""
-    if facts.compiles:
-        return facts.compiles[0]
-    config = facts.backends[0].config if facts.backends else facts.configs[0]
-    return CompileCall(config=config, dynamic=None, fullgraph=False, node=dialects.NO_CALL)
+def _compilations(facts: Facts) -> Sequence[CompileCall]:
+    """All that a script compiles, each once; where it compiles nothing, one with each backend or each configuration."""
+    configs = [backend.config for backend in facts.backends] or facts.configs
+    alone = [CompileCall(config=config, dynamic=None, fullgraph=False, node=dialects.NO_CALL) for config in configs]
+    each: dict[tuple[str, str], CompileCall] = {}
+    for one in facts.compiles or alone:
+        each.setdefault((str(one), repr(one.config.values)), one)
+    return list(each.values())
 
 
-def _others(facts: Facts, chosen: CompileCall) -> Iterator[Unread]:
+def _chosen(every: Sequence[CompileCall], asked: int | None, notes: list[str]) -> CompileCall:
+    """One of all compilations; a note names each of several."""
+    listed = "; ".join(f"{number}: {one}" for number, one in enumerate(every, 1))
+    if asked is not None and not 1 <= asked <= len(every):
+        raise ConfigError(f"--compilation {asked}: no compilation of the script has that number; it has {listed}.")
+    number = asked or 1
+    if len(every) > 1:
+        notes.append(f"of {len(every)} compilations, number {number} is told (--compilation N tells another): {listed}")
+    return every[number - 1]
+
+
+def _others(facts: Facts, every: Sequence[CompileCall], chosen: CompileCall) -> Iterator[Unread]:
     """The configurations and compilations of which an experiment cannot be one, too."""
     for config in facts.configs:
-        if config is not chosen.config and config.values:
+        if config.values and (config.line, config.values) != (chosen.config.line, chosen.config.values):
             values = ", ".join(f"{path}={shown(value)}" for path, value in config.values.items())
             yield Unread(line=config.line, code="CompilerConfig()", why=f"{ANOTHER}; this one sets {values}")
-    for other in facts.compiles:
-        if (other.config, *_keywords(other)) != (chosen.config, *_keywords(chosen)):
-            name = "cache_compile" if other.cached else "torch.compile"
-            code = f"{name}(…, dynamic={other.dynamic}, fullgraph={other.fullgraph})"
-            yield Unread(line=other.node.lineno, code=code, why="only one of several compilations can be told")
+    for number, other in enumerate(every if facts.compiles else (), 1):
+        if (other.config, *other.keywords) != (chosen.config, *chosen.keywords):
+            why = f"only one of several compilations can be told: this one by --compilation {number}"
+            yield Unread(line=other.node.lineno, code=str(other).partition(": ")[2], why=why)
 
 
-def _keywords(compiled: CompileCall) -> tuple[bool | None, bool, bool]:
-    return compiled.dynamic, compiled.fullgraph, compiled.cached
-
-
-def _joined(facts: Facts, recipe: Mapping[str, Any] | None = None, version: str | None = None) -> Imported:
+def _joined(
+    facts: Facts,
+    recipe: Mapping[str, Any] | None = None,
+    version: str | None = None,
+    compilation: int | None = None,
+) -> Imported:
     """The code counts; the recipe in the header says what code cannot, and how the same was written."""
-    said = _chosen(facts)
+    notes: list[str] = []
+    every = _compilations(facts)
+    said = _chosen(every, compilation, notes)
     config, mode = said.config, said.config.mode
     values, lost = config.options, list[str]()
     if config.package == "torchair" and mode == "npugraph_ex":
         values, lost = translated(values)
     options = CompilerOptions(values=values, torch_npu_version=version)
     wrote = dict(recipe or {})
-    notes: list[str] = []
     tree: dict[str, Any] = {"mode": {"name": mode}}
     if recipe is not None and (wrote.get("mode") or {}).get("name") != mode:
         notes.append(f"mode is {mode} in the code and not what the recipe in its header says: the code counts")
@@ -194,7 +242,7 @@ def _joined(facts: Facts, recipe: Mapping[str, Any] | None = None, version: str 
         tree["logs"] = logs
     tree |= {name: wrote[name] for name in ("streams", "adapt", "target", "model", "seed", "strict") if name in wrote}
     hooks = sorted(config.hooks)
-    unread = [*facts.unread, *_others(facts, said)]
+    unread = [*facts.unread, *_others(facts, every, said)]
     unread += [Unread(line=config.line, code="mode='npugraph_ex'", why=text) for text in lost]
     unread += _collectives(mode, tree, facts)
     notes += _in_models(facts)

@@ -169,6 +169,16 @@ class CompileCall:
     cached: bool = False
     """It is TorchAir's cache_compile."""
 
+    @property
+    def keywords(self) -> tuple[bool | None, bool, bool]:
+        return self.dynamic, self.fullgraph, self.cached
+
+    def __str__(self) -> str:
+        """`line 12: torch.compile(mode=max-autotune, dynamic=True, fullgraph=False)`."""
+        name = "cache_compile" if self.cached else "torch.compile" if self.node.lineno else "CompilerConfig"
+        said = f"mode={self.config.mode}, dynamic={self.dynamic}, fullgraph={self.fullgraph}"
+        return f"line {self.node.lineno or self.config.line}: {name}({said})"
+
 
 def plain(value: Value) -> Any:
     """The value as YAML would hold it; None for what is no plain value (and for None itself)."""

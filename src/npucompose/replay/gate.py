@@ -176,7 +176,7 @@ class Refused(CaptureError):
     """A node that a recording cannot hold, or an input: then `index` says which, and `node` is None. With neither the
     whole call is what cannot be recorded, for its size."""
 
-    def __init__(self, words: str, *, reason: str, node: fx.Node | None = None, index: int = -1) -> None:
+    def __init__(self, words: str, *, reason: str = "", node: fx.Node | None = None, index: int = -1) -> None:
         super().__init__(words)
         self.reason, self.node, self.index = reason, node, index
         self.result: Any = NOT_RUN

@@ -4,10 +4,12 @@ Knows neither torch nor a clock.
 
 # Note [A recording has to be earned]
 A capture takes as long as ten to fifty calls, so a signature that is called twice is cheaper without. The first two
-of a graph are captured when they come: prefill and decode, the full batch and the last one. From then on captures may
-take three hundredths of the time that calls take, whichever signature earned it: the next recording after some three
-hundred calls, until every signature that keeps coming has one; and two hundred shapes that come twice cost hardly more
-than eager.
+of a graph are captured when they come: prefill and decode, the full batch and the last one. From then on there are two
+ways to a recording. A signature whose own calls without one have taken as long as a capture has earned it: it comes
+again and again, and whatever follows, it has cost at most twice what it would have cost to know. And captures may take
+three hundredths of the time that all calls take, whichever signature earned it. So a batch that comes back in every
+text of a server has its recording within its first hundred steps, and two hundred shapes that come twice cost hardly
+more than eager.
 
 # Note [Who takes whose place]
 Where the limit is reached and recordings may be replaced, a new signature takes the place of the recording used longest
@@ -33,6 +35,8 @@ from npucompose.vendor.compiler import CompilerOptions
 
 if TYPE_CHECKING:
     from torch import fx
+
+    from npucompose.replay.counted import CountedNumbers
 
 
 ReplayExecutor = Literal["auto", "native", "portable"]
@@ -123,6 +127,8 @@ class LowerRequest:
     """What `Target.common_memory` made for the backend of this graph."""
     partial: Partial = "cut"
     """What becomes of a graph that cannot be recorded whole."""
+    counted: CountedNumbers | None = None
+    """Numbers of what was compiled that `graph_module` does not have; of its own it knows itself."""
     constants: Constants | None = None
     """What the graph was compiled for beside its inputs; None where nothing can change."""
     at_once: bool = False
@@ -198,6 +204,8 @@ class SeenCall:
 
 @define(eq=False)
 class _Watcher:
+    numbers: bool
+    """Whether it wants recordings of the very numbers that are given, those too that a graph only counts."""
     thread: int = field(factory=threading.get_ident)
     calls: list[SeenCall] = field(factory=list)
 
@@ -207,9 +215,9 @@ watchers: list[_Watcher] = []
 
 
 @contextlib.contextmanager
-def watching() -> Iterator[list[SeenCall]]:
-    """The calls of graphs that this thread makes inside, in order."""
-    watcher = _Watcher()
+def watching(*, numbers: bool = True) -> Iterator[list[SeenCall]]:
+    """The calls of graphs that this thread makes inside, in order; `numbers`: each for the very numbers it is given."""
+    watcher = _Watcher(numbers)
     watchers.append(watcher)
     try:
         yield watcher.calls
@@ -220,6 +228,11 @@ def watching() -> Iterator[list[SeenCall]]:
 def is_watched() -> bool:
     """Whether somebody watches the calls of this thread: they are made for the sake of their recordings."""
     return any(watcher.thread == threading.get_ident() for watcher in watchers)
+
+
+def wants_numbers() -> bool:
+    """Whether calls of this thread are watched for the very numbers that they are given."""
+    return any(watcher.numbers and watcher.thread == threading.get_ident() for watcher in watchers)
 
 
 def note(call: SeenCall) -> None:
@@ -250,7 +263,8 @@ class Admission:
     captures: int = 0
     calls: int = 0
     """All calls but those that meet the recording that the call before them met."""
-    _came: OrderedDict[Hashable, int] = field(factory=OrderedDict)
+    _came: OrderedDict[Hashable, tuple[int, float]] = field(factory=OrderedDict)
+    """Of a signature without a recording: the number of its last call, and what its calls have taken."""
 
     def call(self) -> int:
         """Another call begins: its number."""
@@ -259,13 +273,17 @@ class Admission:
 
     def ran_eagerly(self, signature: Hashable, seconds: float) -> None:
         self.calls_s += seconds
-        self._came[signature] = self.calls
+        self._came[signature] = self.calls, self._came.get(signature, (0, 0.0))[1] + seconds
         self._came.move_to_end(signature)
         if len(self._came) > _REMEMBERED:
             self._came.popitem(last=False)
 
-    def captured(self, signature: Hashable, seconds: float) -> None:
+    def forget(self, signature: Hashable) -> None:
+        """What its calls have taken has earned it a recording: another one has to be earned again."""
         self._came.pop(signature, None)
+
+    def captured(self, signature: Hashable, seconds: float) -> None:
+        self.forget(signature)
         self.captures += 1
         if self.captures > AT_ONCE:
             self.captures_s += seconds
@@ -277,6 +295,8 @@ class Admission:
         """
         if self.when_new == "at_once":
             return True
-        if used_last is not None and self._came.get(signature, -1) < used_last:
+        last, own_s = self._came.get(signature, (-1, 0.0))
+        if used_last is not None and last < used_last:
             return False
-        return self.captures < AT_ONCE or self.captures_s + cost_s <= SHARE * self.calls_s
+        earned = own_s >= cost_s or self.captures_s + cost_s <= SHARE * self.calls_s
+        return self.captures < AT_ONCE or earned

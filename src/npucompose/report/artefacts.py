@@ -22,7 +22,7 @@ def title(errors: Sequence[CaptureError], captured: Sequence[CapturedGraph]) -> 
     """What stands at the right of the head."""
     codes = ", ".join(dict.fromkeys(_code(error) for error in errors))
     if not captured:
-        return codes or "no error code of a capture"
+        return codes or "no error code of the runtime"
     tasks = sum(graph.tasks for graph in captured)
     streams = sum(len(graph.streams) for graph in captured)
     return f"{codes + ' · ' if codes else ''}{tasks} tasks on {streams} streams"
@@ -44,6 +44,12 @@ def render(errors: Sequence[CaptureError], captured: Sequence[CapturedGraph], co
     console.print(body)
 
 
+def render_printed(lines: Sequence[str], console: Console) -> None:
+    """What the model itself printed, as its own."""
+    for line in lines:
+        console.print(Text(f"  the model printed: {line}", style="dim"))
+
+
 def _errors(errors: Sequence[CaptureError]) -> Iterator[Row]:
     for error in errors[:SHOWN]:
         yield Text(f"  line {error.line}"), Text(_code(error), style="bold red"), _error(error)
@@ -56,19 +62,24 @@ def _code(error: CaptureError) -> str:
 
 
 def _error(error: CaptureError) -> Text:
-    known = error.rule or f"one of {', '.join(error.among)}"
+    known = error.rule or (f"one of {', '.join(error.among)}" if error.among else "no rule of a capture")
     words = Text(f"{known} · {error.standing}")
     if error.times > 1:
         words.append(f" · {error.times} lines of the log")
     if error.said:
         words.append(f"\n{error.said}", style="dim")
+    if error.means:
+        words.append(f"\n{error.means}", style="dim")
     words.append("".join(f"\nforbidden: {what}" for what in error.forbids))
+    if error.remark:
+        words.append(f"\n{error.remark}", style="yellow")
     if error.after is not None:
         words.append(f"\nthe process had {error.after} before: this may be its consequence", style="yellow")
     if error.source is not None:
         words.append(f"\n{error.source}")
     words.append("".join(f"\n-> {fix}" for fix in error.fixes), style="bold")
-    words.append(f"\nsee {'; '.join(error.threads)}", style="dim")
+    if error.threads:
+        words.append(f"\nsee {'; '.join(error.threads)}", style="dim")
     return words
 
 

@@ -17,6 +17,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from npucompose.report.artefacts import render_printed
 from npucompose.report.words import as_count
 from npucompose.results.capture import CaptureExplanation, CaptureFinding, CaptureLegality, CaptureVerdict
 from npucompose.results.capture_budget import CaptureBudgetFacts, CaptureRange
@@ -40,6 +41,7 @@ def render(explanation: CaptureExplanation, console: Console) -> None:
     head.add_row(Text(_title(explanation.asked), style="bold"), Text(facts.verdict, style=STYLES[facts.verdict]))
     console.print(head)
     render_facts(facts, console)
+    render_printed(explanation.printed, console)
     times = f"  traced in {explanation.trace_s:.2f} s, judged in {explanation.judge_s:.2f} s"
     console.print(Text(times, style="dim"))
 
@@ -50,7 +52,7 @@ def render_facts(facts: CaptureLegality, console: Console) -> None:
     body.add_column(no_wrap=True)
     body.add_column(no_wrap=True)
     body.add_column(overflow="fold")
-    for row in (_verdict(facts), _options(facts), *_findings(facts)):
+    for row in (_verdict(facts), _options(facts), *_findings(facts), *_notes(facts)):
         body.add_row(*row)
     console.print(body)
     budget = Table.grid(padding=(0, 2, 0, 0))
@@ -151,6 +153,11 @@ def _findings(facts: CaptureLegality) -> Iterator[tuple[Text, Text, Text]]:
         yield Text(""), Text(""), Text(f"and {len(facts.findings) - SHOWN} more", style="dim")
 
 
+def _notes(facts: CaptureLegality) -> Iterator[tuple[Text, Text, Text]]:
+    for note in facts.notes:
+        yield Text("  note"), Text(""), Text(note, style="dim")
+
+
 def _code(one: CaptureFinding) -> str:
     return NO_CODE if one.code is None else str(one.code)
 
@@ -159,6 +166,8 @@ def _words(one: CaptureFinding) -> Text:
     words = Text(f"{one.rule} · {one.standing}")
     if one.outside:
         words.append(f" · {OUTSIDE}")
+    if one.also:
+        words.append(f" · {', '.join(map(str, one.also))} too in a device's error and log")
     words.append(f"\n{one.what}", style="dim")
     where = " · ".join(part for part in (one.source, _node(one)) if part)
     if where:

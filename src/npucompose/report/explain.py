@@ -61,6 +61,7 @@ def render(explanation: Explanation, console: Console) -> None:
     artefacts.render(explanation.errors, explanation.captured, console)
     for sentence in (*explanation.implied, *explanation.notes):
         console.print(Text(f"  {sentence}", style="yellow"))
+    artefacts.render_printed(explanation.printed, console)
     if not explanation.compile_s:
         return
     times = f"  compiled in {explanation.compile_s:.2f} s, diagnosed in {explanation.diagnosis_s:.2f} s"

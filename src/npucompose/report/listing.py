@@ -14,6 +14,7 @@ from npucompose.compose.conf import WITHOUT_YAML, files_of, registry_of
 from npucompose.console import console
 from npucompose.errors import ConfigError, unknown, visible
 from npucompose.registry import OURS, Registry
+from npucompose.report import operators
 from npucompose.schema.sizes import as_bytes
 from npucompose.vendor import devices, inductor
 from npucompose.vendor.compiler import LEAVES, VERSION
@@ -23,7 +24,7 @@ from npucompose.vendor.versions import known, tree_of
 if TYPE_CHECKING:
     from rich.console import Console
 
-OPTIONS, KEYS, SOCS = "options", "keys", "socs"
+OPTIONS, KEYS, SOCS, OPERATORS = "options", "keys", "socs", "operators"
 MOST_READ, MOST_SHOWN = 4096, 300
 """Bytes of a file in which its comment is looked for, and letters of it that are shown: the file may be anybody's."""
 KINDS: Mapping[str, str] = {
@@ -66,7 +67,7 @@ class ListedChoice:
 
 def kinds() -> tuple[str, ...]:
     """What `list` takes: the plural, or the group's own name as it stands before the `=`."""
-    return tuple(dict.fromkeys((*KINDS, *WITHOUT_FILES, OPTIONS, KEYS, SOCS, *KINDS.values())))
+    return tuple(dict.fromkeys((*KINDS, *WITHOUT_FILES, OPTIONS, KEYS, SOCS, OPERATORS, *KINDS.values())))
 
 
 def choices(kind: str, conf: Sequence[Path], packages: Mapping[Path, str] | None = None) -> tuple[ListedChoice, ...]:
@@ -77,7 +78,7 @@ def choices(kind: str, conf: Sequence[Path], packages: Mapping[Path, str] | None
     """
     folder = KINDS.get(kind, kind)
     if folder not in KINDS.values():
-        raise ConfigError(unknown("list", kind, (*KINDS, *WITHOUT_FILES, OPTIONS, KEYS, SOCS)))
+        raise ConfigError(unknown("list", kind, (*KINDS, *WITHOUT_FILES, OPTIONS, KEYS, SOCS, OPERATORS)))
     found = {
         file.stem: ListedChoice(
             name=file.stem, doc=first_comment(file), file=str(file), package=(packages or {}).get(root, OURS)
@@ -159,9 +160,9 @@ def show(
 
     `packages` says who brings a folder of `conf`, `registries` holds what has no folder.
     """
-    if under and kind != OPTIONS:
-        raise ConfigError(f"only options lie under a path: write `list options --under {under}`.")
-    if kind in (OPTIONS, KEYS, SOCS):
+    if under and kind not in (OPTIONS, OPERATORS):
+        raise ConfigError(f"only options lie under a path, and operators under a name: `list options --under {under}`.")
+    if kind in (OPTIONS, KEYS, SOCS, OPERATORS):
         rows = _rows(kind, under, version)
     else:
         entries = registered(registries[kind]) if registries and kind in registries else choices(kind, conf, packages)
@@ -177,6 +178,8 @@ def show(
         _print_table(("key", "takes", "default", "of", "meaning"), [_key_cells(row) for row in rows])
     elif kind == SOCS:
         _print_table(SOC_HEAD, [_soc_cells(row) for row in rows])
+    elif kind == OPERATORS:
+        _print_table(operators.HEAD, [operators.cells(row) for row in rows])
     else:
         columns = ("name", "package", "doc") if any(row["package"] != OURS for row in rows) else ("name", "doc")
         head = {"name": KINDS.get(kind, kind), "package": "package", "doc": "meaning"}
@@ -186,6 +189,8 @@ def show(
 def _rows(kind: str, under: str, version: str | None) -> tuple[dict[str, Any], ...]:
     if kind == OPTIONS:
         return options(under, version)
+    if kind == OPERATORS:
+        return operators.rows(under, version)
     if kind == KEYS:
         from npucompose.report.keys import keys
 

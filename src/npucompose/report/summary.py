@@ -24,7 +24,7 @@ from rich.text import Text
 from npucompose.report import words
 from npucompose.report.json import PAGE
 from npucompose.report.terminal import rows
-from npucompose.report.words import builds_ge_graphs, choice
+from npucompose.report.words import builds_ge_graphs
 from npucompose.results.graphs import npu_words
 from npucompose.results.record import Report, StreamFacts
 
@@ -67,7 +67,7 @@ def render(report: Report, console: Console, asked: RunCommand) -> None:
 
 def _words(report: Report, asked: RunCommand) -> dict[str, object]:
     return {
-        "title": " · ".join(_title(report)),
+        "title": " · ".join(words.title(report)),
         "streams_line": "" if report.streams is None or words.is_wrong(report) else stream_line(report.streams),
         "ge_graphs": builds_ge_graphs(report),
         "attention": list(attention(report)),
@@ -75,10 +75,6 @@ def _words(report: Report, asked: RunCommand) -> dict[str, object]:
         "log": asked.folder / "run.log",
         "next_command": next_command(report, asked),
     }
-
-
-def _title(report: Report) -> Iterator[str]:
-    return (name for group in ("model", "target", "mode", "shapes") if (name := choice(report, group)) != "?")
 
 
 def stream_line(plan: StreamFacts) -> str:
@@ -112,7 +108,9 @@ def attention(report: Report) -> Iterator[str]:
     refused = [one for graph in report.graphs for one in graph.npu_refuses]
     if refused:
         yield npu_words(refused)
-    idle = [one for one in report.effective if one.option != "target"]
+    yield from words.not_written_words(report)
+    idle = [one for one in report.effective if one.option not in ("target", "mode.name")]
+    yield from (one.why for one in report.effective if one.option == "mode.name")
     if len(idle) <= MOST_NOTES:
         yield from (f"{one.option} has no effect: {one.why}" for one in idle)
     else:
@@ -127,7 +125,7 @@ def next_command(report: Report, asked: RunCommand) -> str:
         of_a_pass = report.numerics is not None and report.numerics.cause == "passes"
         return asked.again("npucompose bisect") if of_a_pass else full
     if report.status != "ok":
-        return full if report.status == "expect_failed" else asked.again(asked.run, "debug=true")
+        return full if report.status in ("uncompiled", "expect_failed") else asked.again(asked.run, "debug=true")
     if builds_ge_graphs(report) and report.sinking is not None and report.sinking.blame:
         return asked.again("npucompose explain")
     captured, planned = report.stages.capture, report.streams is not None

@@ -22,11 +22,12 @@ from npucompose.results.measured import (
 from npucompose.results.record import Report, Status, choice_name
 from npucompose.results.sinking import SinkingFacts, SinkingVerdict
 from npucompose.schema.sizes import as_bytes
-from npucompose.table.modes import MODES
+from npucompose.table.modes import EAGER, MODES
 
 TITLES = {"fx_graph": "FX graph", "ge_graph": "GE graph", "ge_build": "GE build"}
 STATUS_WORDS: Mapping[Status, str] = {
     "ok": "ok",
+    "uncompiled": "not compiled",
     "expect_failed": "an expectation failed",
     "numerics_failed": "numerics failed",
     "illegal": "illegal configuration",
@@ -35,7 +36,7 @@ STATUS_WORDS: Mapping[Status, str] = {
     "memory_limit": "memory limit",
     "crashed": "crashed",
 }
-STATUS_STYLES: Mapping[Status, str] = {"ok": "bold green", "expect_failed": "bold yellow"}
+STATUS_STYLES: Mapping[Status, str] = {"ok": "bold green", "uncompiled": "bold yellow", "expect_failed": "bold yellow"}
 CAUSE_WORDS: Mapping[Cause | None, str] = {
     "model": "differs from itself",
     "tracing": "tracing changed the results",
@@ -59,6 +60,8 @@ def log_words(report: Report) -> str | None:
 
 def status_words(report: Report) -> str:
     """The status of one run. Only results that differ from those of the graph they should be of are called wrong."""
+    if report.status == "uncompiled" and _partly_compiled(report):
+        return "partly compiled"
     if report.status != "numerics_failed":
         return STATUS_WORDS[report.status]
     return CAUSE_WORDS[report.numerics.cause if report.numerics is not None else None]
@@ -120,6 +123,21 @@ def choice(report: Report, group: str) -> str:
     return value if isinstance(value, str) else choice_name(report.experiment, group) or "?"
 
 
+def title(report: Report) -> Iterator[str]:
+    """What ran where; where nothing was compiled, what ran in the place of the mode."""
+    for group in ("model", "target", "mode", "shapes"):
+        name = choice(report, group)
+        if group == "mode" and report.compiled is False:
+            name = f"{name}, then eager" if _partly_compiled(report) else f"{EAGER} instead of {name}"
+        if name != "?":
+            yield name
+
+
+def _partly_compiled(report: Report) -> bool:
+    """Whether graphs of the vendor's making ran, beside calls that ran eagerly."""
+    return report.npu is not None and bool(report.npu.captures or report.npu.ge_graphs)
+
+
 def builds_ge_graphs(report: Report) -> bool:
     """Whether the run's mode hands graphs to GE, so that what GE builds says something; so it is taken to be of a mode
     that is not installed here."""
@@ -156,6 +174,12 @@ def partition_words(report: Report) -> list[str]:
     """How each graph that is cut was cut: `3 segments, 2 operators outside recordings: cond at model.py:41`."""
     cut = [(graph.id, graph.partition) for graph in report.graphs if graph.partition and graph.partition.outside]
     return [f"{name}: {found.words}" if len(report.graphs) > 1 else found.words for name, found in cut]
+
+
+def not_written_words(report: Report) -> list[str]:
+    """`net.air is not written: CANN makes it, on target=npu`."""
+    missing = report.npu.not_written if report.npu is not None else ()
+    return [f"{file} is not written: CANN makes it, on target=npu" for file in missing]
 
 
 def winner_words(report: Report) -> list[str]:
@@ -315,7 +339,7 @@ def rule_words(rule: RuleFacts) -> list[str]:
 
 
 def path_words(facts: SinkingFacts) -> str:
-    return f"path {facts.path}" if facts.path is not None else "no path"
+    return f"path {facts.path}" if facts.path is not None else facts.almost or "no path"
 
 
 def verdict_words(name: str, verdict: SinkingVerdict) -> str:

@@ -1,4 +1,4 @@
-"""What files say that somebody else's runtime wrote: error codes of a capture, a captured graph, times of kernels.
+"""What files say that somebody else's runtime wrote: error codes, a captured graph, times of kernels.
 
 Readers (entry point `npucompose.readers`) make these, and `explain`, `profile` and `compare-dumps` use them; nothing
 here knows a form of a file.
@@ -18,18 +18,21 @@ from npucompose.results.sinking import UNKNOWN, Certainty, SinkingFacts
 class CaptureError:
     """One error code of the runtime in a log, at one line of the model.
 
-    Standing of the rule: `proven` where the code has no other rule; `derived` where the call that failed, the runtime's
-    words or the line of the model choose it; `unknown` where several rules remain, and `rule` is null.
+    Standing of the rule: `proven` where the code has no other rule, or none of a capture; `derived` where the call that
+    failed, the runtime's words or the line of the model choose it; `unknown` where several rules remain, and `rule` is
+    null, and of a code that no public list has.
     """
 
     code: int | None
     """Null where torch_npu refuses before the runtime is asked."""
     said: str
     """The runtime's own words, or its call: `rtMemcpy: the current capture mode does not support this operation`."""
+    means: str | None = None
+    """The code's name in the runtime's public lists, and what the runtime prints of it; null: no list has it."""
     rule: str | None
     """A row of capture/rules.yaml."""
     among: tuple[str, ...]
-    """The rules that remain; one where `rule` is known."""
+    """The rules that remain; one where `rule` is known, none where the code is no capture's."""
     forbids: tuple[str, ...]
     """What each of them forbids, one clause."""
     fixes: tuple[str, ...]
@@ -43,6 +46,8 @@ class CaptureError:
     """The first of them, from 1."""
     after: int | None = None
     """An error that the same process had before: this one may be no more than its consequence."""
+    remark: str | None = None
+    """That another CANN wrote the log than the one whose lists are known here."""
     threads: tuple[str, ...] = ()
     """Public threads and documents about the rules that remain."""
 

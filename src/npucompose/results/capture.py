@@ -31,10 +31,12 @@ class CaptureFinding:
     """A row of capture/rules.yaml."""
     code: int | None
     """What the device would answer; null where torch_npu or torch.compile refuses before it is asked."""
+    also: tuple[int, ...] = ()
+    """Further codes that the same line leaves in a device's log."""
     what: str
     """What the model does, one clause."""
     source: str | None = None
-    """Where the model says it: `model.py:12 in forward: if x.sum() > 0:`; null where nobody recorded it."""
+    """Where the model says it: `model.py:12 in forward: if x.sum() > 0:`; null where it was not recorded."""
     node: str | None = None
     """Name of the FX node, of findings that a graph shows."""
     graph: str | None = None
@@ -61,6 +63,8 @@ class CaptureLegality:
     """What the verdict was concluded from, a sentence each."""
     findings: tuple[CaptureFinding, ...] = ()
     """In the order in which the model does it."""
+    notes: tuple[str, ...] = ()
+    """What a capture holds and is not promised, a sentence each with the model's line."""
     judged_under: Mapping[str, str] = field(factory=dict[str, str])
     """{option: value} in whose light it was judged."""
     streams: int | None = None
@@ -79,6 +83,8 @@ class CaptureExplanation:
     asked: Mapping[str, str]
     """{group: choice} of what was explained."""
     capture: CaptureLegality
+    printed: tuple[str, ...] = ()
+    """Lines that the model printed meanwhile."""
     trace_s: float
     """Seconds of torch.compile's trace."""
     judge_s: float

@@ -27,7 +27,9 @@ class Explanation:
     """Sentences about graphs that cannot be recorded whole, here or on an NPU."""
     notes: tuple[str, ...] = ()
     """What else the compilation showed, a sentence each."""
+    printed: tuple[str, ...] = ()
+    """Lines that the model printed meanwhile."""
     errors: tuple[CaptureError, ...] = ()
-    """Error codes of a capture in the logs that were read."""
+    """Error codes of the runtime in the logs that were read."""
     captured: tuple[CapturedGraph, ...] = ()
     """Captured graphs that were read."""

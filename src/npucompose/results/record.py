@@ -37,12 +37,16 @@ SCHEMA = 1
 """Version of the field names below: grows when a field changes its meaning or goes, not when one is added. 1: the
 first; docs/stability.md says what changed with each."""
 
-Status = Literal["ok", "expect_failed", "numerics_failed", "illegal", "failed", "timeout", "memory_limit", "crashed"]
+Status = Literal[
+    "ok", "uncompiled", "expect_failed", "numerics_failed", "illegal", "failed", "timeout", "memory_limit", "crashed"
+]
+"""`uncompiled`: as `ok`, of a run whose calls, or some of them, ran eagerly in a mode that compiles."""
 
 STATUSES: tuple[Status, ...] = get_args(Status)
 
 EXIT_STATUS: Mapping[Status, int] = {
     "ok": 0,
+    "uncompiled": 0,
     "expect_failed": 1,
     "numerics_failed": 1,
     "illegal": 2,
@@ -292,6 +296,8 @@ class Report:
     provenance: Mapping[str, str] = field(factory=dict[str, str])
     effective: tuple[Effective, ...] = ()
     environment: Environment | None = None
+    compiled: bool | None = None
+    """Every call ran what the mode makes of a graph; None where it makes nothing, or no graph came that far."""
     graphs: tuple[GraphFacts, ...] = ()
     passes: tuple[PassFacts, ...] = ()
     rejected: tuple[str, ...] = ()

@@ -86,6 +86,8 @@ class Failure:
     """What it would take in its place."""
     foreseen: bool = False
     """Concluded from the operator table, on a target that asks no vendor's compiler; what runs there may run."""
+    undecided: bool = False
+    """Only CANN decides it, which was not there to be asked: on a device with CANN the graph may be taken."""
 
     @property
     def words(self) -> str:
@@ -119,6 +121,8 @@ class SinkingFacts:
 
     path: int | None = None
     """One of PATHS; None where no operator's tiling depends on values, or nobody can say."""
+    almost: str | None = None
+    """The path that the lengths alone would make, and what else makes the build dynamic: `path 4, but dynamic by …`."""
     fx_graph: GraphKind = "unknown"
     ge_graph: GraphKind = "unknown"
     """As TorchAir hands it to GE."""
@@ -142,6 +146,7 @@ class SinkingFacts:
         ge_graph: SinkingVerdict,
         ge_build: SinkingVerdict,
         path: int | None = None,
+        almost: str | None = None,
         product: str | None = None,
         blame: tuple[Blame, ...] = (),
         steps: tuple[DiagnosisStep, ...] = (),
@@ -151,6 +156,7 @@ class SinkingFacts:
         verdicts = {"fx_graph": fx_graph, "ge_graph": ge_graph, "ge_build": ge_build}
         return SinkingFacts(
             path=path,
+            almost=almost,
             fx_graph=fx_graph.value,
             ge_graph=ge_graph.value,
             ge_build=ge_build.value,
@@ -211,6 +217,14 @@ class NpuFacts:
     config: Mapping[str, Any] = field(factory=dict[str, Any])
     """The own as_dict() of TorchAir's configuration."""
     fx_graphs: int
+    taken: int = 0
+    """Graphs that TorchAir took, whatever it made of them."""
+    uncompiled: int = 0
+    """Those of which it made no graph of its own: it ran the FX graph, operator by operator."""
+    eager_calls: int = 0
+    """Calls of its captured graphs that ran the FX graph, and no capture."""
+    calls_beyond: int = 0
+    """Calls for which torch.compile had reached its limit of recompilations, and ran the model itself."""
     ge_graphs: tuple[GeGraph, ...] = ()
     global_options: Mapping[str, str] = field(factory=dict[str, str])
     """What GE is initialised with, once a process."""
@@ -229,5 +243,12 @@ class NpuFacts:
     """Functions of torch.distributed that patch_for_hcom replaced."""
     files: tuple[str, ...] = ()
     """What TorchAir wrote, below `torchair/` in the run directory."""
+    not_written: tuple[str, ...] = ()
+    """What a device writes besides: CANN makes it."""
     unordered: tuple[str, ...] = ()
     """Kernels on two streams that touch the same memory with no event between them."""
+
+    @property
+    def compiled(self) -> bool | None:
+        """Whether every call ran a graph of TorchAir's making; None where it took no graph."""
+        return None if not self.taken else not (self.uncompiled or self.eager_calls or self.calls_beyond)

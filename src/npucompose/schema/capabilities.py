@@ -60,7 +60,7 @@ class Capabilities:
     """Memory goes back to the stream it came from where the graph names it last, whoever still reads it: tensors that
     another stream reads are kept alive until the streams meet."""
     asserts: bool = True
-    """The mode can check values at run time (`_assert_async`); TorchAir has no GE converter for it (2.13.0)."""
+    """The mode can check values at run time (`_assert_async`): an NPU has no kernel for that, TorchAir no converter."""
     captures: bool = False
     """The mode records kernels and replays them (so control that depends on data is impossible)."""
     clone_option: str | None = None

@@ -209,6 +209,9 @@ class Sinking:
 class Expect:
     """What must come out; an expectation that fails is status `expect_failed`, exit 1. None asks nothing."""
 
+    compiled: bool | None = option(
+        None, "every call ran what the mode makes of a graph; a file that expects anything else expects `true` too"
+    )
     fx_graph: Literal["static", "dynamic"] | None = option(None, "the FX graph has symbols or has none", optional=True)
     ge_graph: Literal["static", "dynamic"] | None = option(
         None, "the GE graph as TorchAir hands it over", optional=True

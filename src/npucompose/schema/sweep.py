@@ -28,7 +28,7 @@ class Local:
         None, "jobs at once, of those that measure nothing; null: one for each core", ge=1, optional=True
     )
     devices: tuple[int, ...] = option(
-        factory=tuple, doc="devices to use, one measuring job on each at a time; empty: target.index"
+        factory=tuple, doc="devices to use, one measuring job on each at a time; empty: target.index", ge=0
     )
 
 

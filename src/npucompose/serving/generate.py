@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Sequence
+from os.path import expanduser
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,7 +22,7 @@ from npucompose.serving.recipe_file import read_checked, without_freezing
 if TYPE_CHECKING:
     from npucompose.serving.huggingface import RecipeCompileConfig
 
-FILES = (".yaml", ".yml")
+FILES = (".yaml", ".yml", ".json")
 NOT_FROZEN = "transformers calls torch.compile itself, which must know of it before a backend is asked"
 
 
@@ -59,7 +60,7 @@ def _of_a_file(given: Sequence[str]) -> Checked | None:
             f"{', '.join(repr(one) for one in given if one is not files[0])}. A file in a folder experiment/ takes "
             'further choices: compile_config("experiment=NAME", …, config_dirs=[FOLDER]).'
         )
-    return read_checked(files[0])
+    return read_checked(expanduser(files[0]))
 
 
 def _wants_transformers() -> None:

@@ -6,11 +6,11 @@ graph, does.
 """
 
 from npucompose.sinking.artefacts import with_artefacts
-from npucompose.sinking.diagnosis import diagnose, not_compiled
-from npucompose.sinking.facts import Change, FxFacts, GeFacts, SinkingQuestion
+from npucompose.sinking.diagnosis import diagnose, not_compiled, not_known
+from npucompose.sinking.facts import Change, FxFacts, GeFacts, SinkingQuestion, UnknownForm
 from npucompose.sinking.operators import OperatorTable, shipped_table
 
 __all__ = [
-    "Change", "FxFacts", "GeFacts", "OperatorTable", "SinkingQuestion", "diagnose", "not_compiled", "shipped_table",
-    "with_artefacts",
+    "Change", "FxFacts", "GeFacts", "OperatorTable", "SinkingQuestion", "UnknownForm", "diagnose", "not_compiled",
+    "not_known", "shipped_table", "with_artefacts",
 ]  # fmt: skip

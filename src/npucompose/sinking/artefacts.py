@@ -27,6 +27,7 @@ def with_artefacts(facts: SinkingFacts | None, read: Sequence[SinkingFacts]) -> 
             found[step.id] = step
     return SinkingFacts.from_verdicts(
         path=_path(known.path, verdicts),
+        almost=known.almost,
         fx_graph=verdicts["fx_graph"],
         ge_graph=verdicts["ge_graph"],
         ge_build=verdicts["ge_build"],

@@ -11,6 +11,8 @@ from collections.abc import Callable, Sequence
 from attrs import evolve, frozen
 
 from npucompose.results.sinking import (
+    UNKNOWN,
+    VERDICTS,
     Blame,
     DiagnosisStep,
     Failure,
@@ -18,11 +20,14 @@ from npucompose.results.sinking import (
     SinkingVerdict,
     StepId,
     StepStatus,
+    VerdictName,
 )
-from npucompose.sinking.facts import Change, FxFacts, GeFacts, Op, SinkingQuestion
+from npucompose.sinking.facts import Change, FxFacts, GeFacts, Op, SinkingQuestion, UnknownForm
 from npucompose.sinking.operators import OperatorTable, Use, fed_slots, geared, sentence, shapes_made_of_values
 from npucompose.sinking.verdicts import (
+    LEAST_STATIC,
     JudgedGraph,
+    almost,
     foreseen,
     judge,
     least_static,
@@ -56,6 +61,7 @@ class Case:
     table: OperatorTable
     graphs: tuple[JudgedGraph, ...]
     path: int | None
+    almost: str | None
 
     @property
     def failures(self) -> list[Failure]:
@@ -133,6 +139,8 @@ def _configuration(case: Case) -> _Finding:
 def _path_words(case: Case) -> str:
     if case.path is not None:
         return f"path {case.path}"
+    if case.almost is not None:
+        return case.almost
     if any(geared(one.graph, case.question) for one in case.graphs):
         return "none of the six paths: with gears GE builds a graph for each of them"
     return f"none of the six paths: see {'S6' if case.failures else 'S4'}"
@@ -183,7 +191,7 @@ def _numbers(case: Case) -> _Finding:
 
 def _fixed_size(op: Op, origins: Sequence[str]) -> str:
     if op.schema == "aten::nonzero":
-        return "torch.nonzero_static(x, size=N)  # or torch.where(condition, a, b), whose size is that of its inputs"
+        return "torch.where(condition, a, b)  # the size of its result is that of its inputs"
     if op.unbacked:
         return f"replace {op.overload} by an operator whose result has a fixed size (torch.where, a mask, a top-k)"
     return f"give {op.overload} a size that is not an argument: a constant of the module instead of {origins[0]}"
@@ -243,6 +251,10 @@ def _handed_over(case: Case) -> _Finding:
     if case.failures:
         return _outcome(case, [f"{one.graph}: there is none: {one.without_fix}" for one in case.failures], bad=True)
     seen = [(one, one.ge) for one in case.graphs if one.ge is not None]
+    undecided = [one.graph.undecided for one in case.graphs if one.graph.undecided is not None]
+    if undecided:
+        told = [f"{one.graph}: there is none here: {one.without_fix}" for one in undecided]
+        return _Finding(status="unknown", evidence=told, fix=undecided[0].fix)
     if not seen:
         nothing = "no GE graph was seen: target=npu_offline mode=max-autotune shows it, or --dump FILE"
         return _Finding(status="skipped", evidence=[nothing])
@@ -326,15 +338,18 @@ def diagnose(
     belongs to which, and no GE graph counts.
     """
     graphs = [foreseen(graph, question, table) for graph in graphs]
-    taken = [graph for graph in graphs if graph.failure is None]
+    taken = [graph for graph in graphs if graph.failure is None and graph.undecided is None]
     paired = dict(zip([graph.id for graph in taken], ge_graphs, strict=True)) if len(ge_graphs) == len(taken) else {}
     found = tuple(judge(graph, paired.get(graph.id), question, table) for graph in graphs)
-    case = Case(question=question, table=table, graphs=found, path=path(found, question))
+    case = Case(
+        question=question, table=table, graphs=found, path=path(found, question), almost=almost(found, question)
+    )
     failure = case.failures[0] if case.failures else None
     fx = least_static(found, "fx_graph")
     return SinkingFacts.from_verdicts(
         path=case.path,
-        fx_graph=fx if failure is None else evolve(fx, certainty="derived"),
+        almost=case.almost,
+        fx_graph=fx if len(taken) == len(graphs) else evolve(fx, certainty="derived"),
         ge_graph=least_static(found, "ge_graph"),
         ge_build=least_static(found, "ge_build"),
         product=question.product,
@@ -362,4 +377,35 @@ def not_compiled(question: SinkingQuestion, error: str) -> SinkingFacts:
         blame=(Blame(node="forward", operator="torch.compile", reason=error),),
         steps=tuple(_step(step_id, one) for step_id, one in found.items()),
         failure=Failure(graph="", what=error.rstrip("."), fix=fix),
+    )
+
+
+def not_known(question: SinkingQuestion, known: SinkingFacts | None, unknown: UnknownForm) -> SinkingFacts:
+    """What can be said of a model in which the form of an operator's results is not known: nothing of what comes behind
+    it. `known` is of the graphs before it, or of all of them where it is only not to be believed.
+    """
+    evidence = f"what comes of {unknown.operator} is not known{f', at {unknown.source}' if unknown.source else ''}"
+    given = {} if known is None else known.verdicts()
+    verdicts: dict[VerdictName, SinkingVerdict] = {}
+    for name in VERDICTS:
+        found = given.get(name, UNKNOWN)
+        if LEAST_STATIC.index(found.value) < LEAST_STATIC.index("unknown"):
+            verdicts[name] = evolve(found, evidence=(*found.evidence, evidence))
+        else:
+            kept = (f"without it {found.value}: {line}" for line in found.evidence[:1])
+            verdicts[name] = evolve(UNKNOWN, evidence=(evidence, *kept))
+    blame = Blame(
+        node=unknown.operator.rpartition(".")[2], operator=unknown.operator, reason=unknown.why, source=unknown.source
+    )
+    nothing = _Finding(status="skipped", evidence=("there is no graph to look at",))
+    found_steps = {step: _step(step, nothing) for step in TITLES} | {
+        one.id: one for one in (known.steps if known else ())
+    }
+    found_steps["S3"] = _step("S3", _Finding(status="unknown", evidence=(evidence, unknown.why), fix=unknown.fix))
+    return SinkingFacts.from_verdicts(
+        **verdicts,
+        product=question.product,
+        blame=(*(known.blame if known is not None else ()), blame),
+        steps=tuple(found_steps[step] for step in TITLES),
+        failure=known.failure if known is not None else None,
     )

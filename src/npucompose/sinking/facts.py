@@ -8,6 +8,7 @@ from typing import Literal
 from attrs import field, frozen
 
 from npucompose.results.sinking import Failure
+from npucompose.vendor.versions import REFERENCE
 
 ArgumentKind = Literal["constant", "symbols", "tensor", "nothing"]
 
@@ -44,7 +45,7 @@ class Op:
 
     name: str
     overload: str
-    """`aten.view.default`."""
+    """`aten.view.default`; the bare name of a higher-order operator (`cond`)."""
     schema: str
     """`aten::view`."""
     source: str | None = None
@@ -60,6 +61,11 @@ class Op:
     view: bool = False
     """It moves no data: GE computes nothing for it."""
     subgraphs: tuple[FxFacts, ...] = ()
+    higher_order: bool = False
+    empty: bool = False
+    """No result has an element, whatever the sizes: TorchAir makes constants of them and converts nothing."""
+    at: int = 0
+    """Its place among the nodes of the graph."""
 
     @property
     def at_source(self) -> str:
@@ -76,10 +82,12 @@ class FxFacts:
     ops: tuple[Op, ...] = ()
     symbols: Mapping[str, str | None] = field(factory=dict[str, "str | None"])
     """{symbol: where it comes from}: `key.size()[2]`, `lens[0]`; None where only data decide."""
-    to_python: tuple[Op, ...] = ()
-    """Operators that turn data into numbers: `x.item()`, `x.tolist()`."""
+    without_tensors: tuple[Op, ...] = ()
+    """Calls of operators that give no tensor: numbers of data (`x.item()`), assertions, sizes."""
     failure: Failure | None = None
     """Why the vendor's compiler did not take the graph."""
+    undecided: Failure | None = None
+    """Where the vendor's compiler came to what only CANN decides, which was not there: no failure, and no GE graph."""
 
 
 @frozen(kw_only=True)
@@ -132,5 +140,19 @@ class SinkingQuestion:
     changes: tuple[Change, ...] = ()
     breaks: tuple[str, ...] = ()
     """Why Dynamo broke the model into several graphs, in torch's words."""
+    torch_npu: str = REFERENCE
+    """The version whose tables say what is converted."""
     through_torchair: bool = False
     """The FX graphs went through TorchAir itself."""
+
+
+@frozen(kw_only=True)
+class UnknownForm:
+    """An operator whose results have a form that is not known, or not to be believed."""
+
+    operator: str
+    """`npu.npu_mish`."""
+    source: str | None
+    why: str
+    """One sentence, without the full stop."""
+    fix: str | None = None

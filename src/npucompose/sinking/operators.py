@@ -1,7 +1,6 @@
 """The operator table, and which operators of a graph read values that change: rows 2 to 5 of the decision table.
 
-The table says which operators' tiling reads values and where it can sink; and for which TorchAir has no GE converter,
-with what it converts in their place. Loads no torch.
+The table says which operators' tiling reads values and where it can sink. Loads no torch.
 """
 
 from __future__ import annotations
@@ -28,22 +27,6 @@ from npucompose.vendor.devices import Product
 
 _NAME = re.compile(r"\w+::\w+")
 FILE = Path(__file__).with_name("operators.yaml")
-ADAPTED = frozenset(
-    f"aten.{name}"
-    for name in (
-        "all.dim", "amax.default", "amin.default", "clamp_max.default", "count_nonzero.dim_IntList", "dot.default",
-        "erfc.default", "exp2.default", "frac.default", "hardshrink.default", "index_copy.default", "index_put.default",
-        "isnan.default", "isneginf.default", "isposinf.default", "logical_xor.default", "mv.default",
-        "silu_backward.default", "softplus.default", "trunc.default",
-    )
-)  # fmt: skip
-"""Operators without a converter that adapt=ascend replaces; a test compares it with that file."""
-SCALAR = ("aten._local_scalar_dense.default", "aten.item.default")
-ON_DEVICE = "torchair.ops.npu_fused_infer_attention_score, which takes them as a tensor"
-NUMBERS = (
-    "numbers that the caller gives: a list[int] as an argument of forward, which shapes=dynamic makes symbols; "
-    f"for attention also {ON_DEVICE}"
-)
 
 
 @frozen(kw_only=True)
@@ -53,8 +36,6 @@ class OperatorTable:
     version: int
     products: Mapping[str, Product] = option(factory=dict)
     operators: Mapping[str, Operator] = option(factory=dict)
-    unconverted: Mapping[str, str] = option(factory=dict)
-    """{operator that turns data into a number, and that TorchAir has no converter for: where that stands}."""
 
     def with_rows(self, rows: Mapping[str, Operator]) -> OperatorTable:
         """The table with an experiment's rows, which replace those of the same name; ConfigError for a wrong one."""
@@ -98,28 +79,6 @@ def shipped_table() -> OperatorTable:
     data: Any = yaml.load(FILE.read_text(encoding="utf-8"), Loader=yaml_loader())
     made = structure(OperatorTable, data, "sinking/operators.yaml")
     return evolve(made, products=devices.table().families)
-
-
-def taken_instead(operator: str) -> str:
-    """What TorchAir converts in place of `aten.softplus.default`, as far as that is known."""
-    if is_scalar(operator):
-        return NUMBERS
-    if operator in ADAPTED:
-        return f"adapt=ascend  # its rules make operators with a converter of {operator.rpartition('.')[0]}"
-    name = operator.rpartition(".")[0]
-    ways = "mode=npugraph_ex, which captures operators and converts none"
-    return f"target.decompose=[{name}]  # torch takes it apart; or {ways}" if _decomposes(operator) else ways
-
-
-def is_scalar(operator: str) -> bool:
-    """Whether it turns data into a number; the name may lack `.default`."""
-    return any(operator in (full, full.removesuffix(".default")) for full in SCALAR)
-
-
-def _decomposes(operator: str) -> bool:
-    from torch._decomp import decomposition_table
-
-    return any(str(known) == operator for known in decomposition_table)
 
 
 Sink = Literal[

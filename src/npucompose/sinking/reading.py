@@ -12,7 +12,7 @@ from torch import fx
 
 from npucompose.errors import traced_line
 from npucompose.graphs.describe import op_name, places
-from npucompose.graphs.effects import control, nodes_in, tensors_in
+from npucompose.graphs.effects import AUTO_FUNCTIONALIZED, control, nodes_in, tensors_in
 from npucompose.graphs.matching import arguments_of
 from npucompose.sinking.facts import FxFacts, Input, Op, OpArgument
 
@@ -46,7 +46,7 @@ def read(graph: fx.Graph, graph_id: str, sources: Sequence[str | None] = ()) -> 
         inputs=inputs,
         ops=tuple(_ops(graph, graph_id)),
         symbols=known,
-        to_python=tuple(_to_python(graph)),
+        without_tensors=tuple(_without_tensors(graph)),
     )
 
 
@@ -67,16 +67,16 @@ def _inputs(graph: fx.Graph, sources: Sequence[str | None]) -> Iterator[Input]:
 
 def _ops(graph: fx.Graph, graph_id: str) -> Iterator[Op]:
     """Calls that give tensors. Arithmetic on sizes and picking one of several results are part of what reads them."""
-    for node in graph.nodes:
+    for at, node in enumerate(graph.nodes):
         if node.op != "call_function" or control(node) is not None or not _computes(node):
             continue
         unknown = _symbols(_sizes(node.meta.get("val")))
         inside = _symbols(size for n in node.all_input_nodes for size in _sizes(n.meta.get("val")))
-        target = node.target
+        target = _converted(node)
         yield Op(
             name=node.name,
-            overload=op_name(node),
-            schema=target._schema.name if isinstance(target, torch._ops.OpOverload) else op_name(node),
+            overload=_named(node),
+            schema=target._schema.name if isinstance(target, torch._ops.OpOverload) else _named(node),
             source=traced_line(node.meta.get("stack_trace") or ""),
             arguments=_arguments(node),
             reads=tuple(dict.fromkeys(_computed(node))),
@@ -85,15 +85,32 @@ def _ops(graph: fx.Graph, graph_id: str) -> Iterator[Op]:
             unbacked=tuple(symbol for symbol in _unbacked(node) if symbol not in inside),
             view=isinstance(target, torch._ops.OpOverload) and target._schema.name in VIEWS,
             subgraphs=tuple(_subgraphs(node, graph, graph_id)),
+            empty=_empty(node.meta.get("val")),
+            higher_order=isinstance(target, torch._ops.HigherOrderOperator),
+            at=at,
         )
 
 
-def _to_python(graph: fx.Graph) -> Iterator[Op]:
-    for node in graph.nodes:
+def _converted(node: fx.Node) -> Any:
+    """What a converter is looked up for: of a call that writes to copies, the operator that it would write with."""
+    wrapped = isinstance(node.target, torch._ops.HigherOrderOperator) and node.target.name() in AUTO_FUNCTIONALIZED
+    return node.args[0] if wrapped else node.target
+
+
+def _named(node: fx.Node) -> str:
+    """`aten.mm.default`; the bare name of a higher-order operator."""
+    target = _converted(node)
+    if target is not node.target:
+        return str(target)
+    return target.name() if isinstance(target, torch._ops.HigherOrderOperator) else op_name(node)
+
+
+def _without_tensors(graph: fx.Graph) -> Iterator[Op]:
+    for at, node in enumerate(graph.nodes):
         target = node.target
-        if isinstance(target, torch._ops.OpOverload) and torch.Tag.data_dependent_output in target.tags:
+        if isinstance(target, torch._ops.OpOverload) and control(node) is None and not _computes(node):
             line = traced_line(node.meta.get("stack_trace") or "")
-            yield Op(name=node.name, overload=op_name(node), schema=target._schema.name, source=line)
+            yield Op(name=node.name, overload=op_name(node), schema=target._schema.name, source=line, at=at)
 
 
 def _computes(node: fx.Node) -> bool:
@@ -129,6 +146,12 @@ def _packed(value: Any) -> bool:
     return isinstance(value, (list, tuple)) and not all(
         isinstance(number, fx.Node) and number.op == "placeholder" for number in value
     )
+
+
+def _empty(value: Any) -> bool:
+    """No tensor in it has an element, and no symbol says otherwise."""
+    shapes = [tuple(tensor.shape) for tensor in tensors_in(value)]
+    return bool(shapes) and all(not any(map(_free, shape)) and 0 in shape for shape in shapes)
 
 
 def _sizes(value: Any) -> Iterator[torch.SymInt]:

@@ -7,8 +7,11 @@ from collections.abc import Mapping, Sequence
 from attrs import evolve, frozen
 
 from npucompose.results.sinking import KINDS, Blame, Certainty, Failure, GraphKind, SinkingVerdict, VerdictName
+from npucompose.sinking.conversions import RULE as CONVERTED
+from npucompose.sinking.conversions import Doubt, doubts, unconverted
 from npucompose.sinking.facts import FxFacts, GeFacts, Op, SinkingQuestion
-from npucompose.sinking.operators import OperatorTable, Use, dynamic_ops, geared, taken_instead, uses
+from npucompose.sinking.operators import OperatorTable, Use, dynamic_ops, geared, uses
+from npucompose.table.modes import modes_that
 
 BY_PATH: Mapping[int, tuple[GraphKind, GraphKind, GraphKind]] = {
     1: ("static", "static", "static"),
@@ -47,33 +50,45 @@ def judge(graph: FxFacts, ge: GeFacts | None, question: SinkingQuestion, table: 
     if graph.failure is not None:
         return _failed(graph, graph.failure, question)
     build, blame = _ge_build(graph, ge, question, table)
+    unsure = () if ge is not None or converted(graph, question) else doubts(graph, question, table)
     return JudgedGraph(
         graph=graph,
         ge=ge,
         fx_graph=fx_graph(graph, question),
-        ge_graph=_ge_graph(graph, ge),
-        ge_build=build,
-        blame=blame,
+        ge_graph=_doubted(_ge_graph(graph, ge), unsure),
+        ge_build=_doubted(build, unsure),
+        blame=(*blame, *(_doubt_blame(one, graph) for one in unsure)),
         uses=uses(graph, question, table),
     )
 
 
 def foreseen(graph: FxFacts, question: SinkingQuestion, table: OperatorTable) -> FxFacts:
-    """The graph with the failure that TorchAir would end in, where nobody has asked it and the table knows."""
-    op = next((op for op in graph.to_python if op.schema in table.unconverted), None)
-    if graph.failure is not None or question.through_torchair or op is None:
+    """The graph with the failure that TorchAir would end in, where nobody has asked it and the tables know."""
+    if graph.failure is not None or converted(graph, question):
         return graph
-    failure = Failure(
-        graph=graph.id,
-        what=f"TorchAir has no GE converter for torch.ops.{op.overload}",
-        operator=op.overload,
-        node=op.name,
-        source=op.source,
-        reason=table.unconverted[op.schema],
-        fix=taken_instead(op.overload),
-        foreseen=True,
-    )
-    return evolve(graph, failure=failure)
+    return evolve(graph, failure=unconverted(graph, question, table))
+
+
+def converted(graph: FxFacts, question: SinkingQuestion) -> bool:
+    """Whether TorchAir itself converted the graph, where it came through."""
+    return question.through_torchair and question.mode in modes_that("ge") and graph.undecided is None
+
+
+def _doubted(verdict: SinkingVerdict, doubts: Sequence[Doubt]) -> SinkingVerdict:
+    """The verdict, or unknown where it rests on a conversion that no table knows of; a worse one stays."""
+    if not doubts or LEAST_STATIC.index(verdict.value) < LEAST_STATIC.index("unknown"):
+        return verdict
+    said = [f"{one.op.overload}{one.op.at_source}: {one.why}" for one in doubts]
+    kept = [
+        line if verdict.value == "unknown" else f"if it is converted {verdict.value}: {line}"
+        for line in verdict.evidence
+    ]
+    return SinkingVerdict(value="unknown", certainty="unknown", evidence=(*short(said), *kept[:1]))
+
+
+def _doubt_blame(doubt: Doubt, graph: FxFacts) -> Blame:
+    op = doubt.op
+    return Blame(node=op.name, operator=op.overload, reason=doubt.why, source=op.source, graph=graph.id, rule=CONVERTED)
 
 
 def _failed(graph: FxFacts, failure: Failure, question: SinkingQuestion) -> JudgedGraph:
@@ -87,6 +102,7 @@ def _failed(graph: FxFacts, failure: Failure, question: SinkingQuestion) -> Judg
         reason=f"{failure.what}. {failure.reason}".strip(),
         source=failure.source,
         graph=graph.id,
+        rule=CONVERTED if failure.foreseen else None,
     )
     fx = fx_graph(graph, question)
     return JudgedGraph(graph=graph, ge=None, fx_graph=fx, ge_graph=none, ge_build=none, blame=(blame,), uses=())
@@ -263,7 +279,33 @@ def least_static(graphs: Sequence[JudgedGraph], which: VerdictName) -> SinkingVe
 
 
 def path(graphs: Sequence[JudgedGraph], question: SinkingQuestion) -> int | None:
-    """Which compile path a run took, by its graphs in the order of their compilation.
+    """Which compile path a run took, by its graphs in the order of their compilation; None where what its lengths alone
+    would make is not what is built."""
+    found = by_lengths(graphs, question)
+    return None if found in BUILT_STATIC and _not_static(graphs) else found
+
+
+def almost(graphs: Sequence[JudgedGraph], question: SinkingQuestion) -> str | None:
+    """`path 4, but dynamic by slice_1 (rule 3: …)` where another operator than the attention decides; else None."""
+    found, others = by_lengths(graphs, question), _not_static(graphs)
+    if found not in BUILT_STATIC or not others:
+        return None
+    one = others[0]
+    what = f"{one.blame[0].node} ({one.blame[0].rule}: {one.blame[0].reason})" if one.blame else one.graph.id
+    return f"path {found}, but {one.ge_build.value} by {what}"
+
+
+BUILT_STATIC = tuple(path for path, (_, _, build) in BY_PATH.items() if build == "static")
+
+
+def _not_static(graphs: Sequence[JudgedGraph]) -> list[JudgedGraph]:
+    """The least static first."""
+    found = [one for one in graphs if one.ge_build.value != "static"]
+    return sorted(found, key=lambda one: LEAST_STATIC.index(one.ge_build.value))
+
+
+def by_lengths(graphs: Sequence[JudgedGraph], question: SinkingQuestion) -> int | None:
+    """The path by the sizes, and by what becomes of the lengths of the attention.
 
     None where one was not taken, and where the document does not speak of it: with gears the graph that is handed over
     is dynamic and GE's are not; with lengths as a tensor the FX graph is static.

@@ -10,6 +10,8 @@ from npucompose.registry import Registry
 
 GE, ACLGRAPH, NPUGRAPH_EX = "max-autotune", "reduce-overhead", "npugraph_ex"
 """The modes that compile, named as in conf/mode: GE graphs, torchair's captured graphs, npugraph_ex's own."""
+EAGER = "eager"
+"""The mode that does not."""
 
 
 @frozen(kw_only=True)
@@ -31,6 +33,9 @@ class ModeSpec:
     """Of torch_npu, which compiles it on an NPU."""
     closed_by: Literal["scope", "stream"] = "scope"
     """What gets an event of its own where that package closes a graph with side streams."""
+    capture_limit: str | None = None
+    """The option with the most captures of one graph, beyond which that package runs it eagerly (`AclGraph.compile` in
+    `_acl_concrete_graph/acl_graph.py` of both)."""
     keeps_copies: tuple[str, bool] | None = None
     """The option, and its value, with which the package leaves copies to inputs in a captured graph."""
 
@@ -53,6 +58,7 @@ MODES: Registry[ModeSpec] = Registry(
                 name=ACLGRAPH,
                 captures=True,
                 package="torchair",
+                capture_limit="debug.aclgraph.static_capture_size_limit",
                 keeps_copies=("debug.aclgraph.disable_reinplace_input_mutated_ops_pass", True),
             ),
         ),
@@ -63,10 +69,11 @@ MODES: Registry[ModeSpec] = Registry(
                 captures=True,
                 package="npugraph_ex",
                 closed_by="stream",
+                capture_limit="npugraph_ex.capture_limit",
                 keeps_copies=("npugraph_ex.input_inplace_pass", False),
             ),
         ),
-        ("eager", ModeSpec(name="eager", compiles=False, trains=True)),
+        (EAGER, ModeSpec(name=EAGER, compiles=False, trains=True)),
     ),
 )
 

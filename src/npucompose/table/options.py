@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import cache
+from functools import cache, partial
 from types import UnionType
 from typing import Annotated, Any, Literal, Union, cast, get_args, get_origin, get_type_hints
 
@@ -52,7 +52,8 @@ def option(
     """A field that is an option: `max_streams: int = option(2, "at most so many streams", ge=1)`.
 
     What a Literal in its type allows, or `Annotated[str, registry]`, needs no `choices`, which are the allowed values
-    of any other type; `ge`, `gt`, `le` bound a number; `name` is what a text, or each of several, has to look like;
+    of any other type; `ge`, `gt`, `le` bound a number, or each of several; `name` is what a text, or each of several,
+    has to look like;
     with `optional` None passes every check.
     `from_experiment` names what the engine puts there, an Experiment field or `device` (of a model: whose kernels run
     it, as in Capabilities): such a field is not set in YAML.
@@ -63,11 +64,11 @@ def option(
     if choices is not None:
         checks.append(validators.in_(tuple(choices)))
     if ge is not None:
-        checks.append(validators.ge(ge))
+        checks.append(partial(_of_each, validators.ge(ge)))
     if gt is not None:
-        checks.append(validators.gt(gt))
+        checks.append(partial(_of_each, validators.gt(gt)))
     if le is not None:
-        checks.append(validators.le(le))
+        checks.append(partial(_of_each, validators.le(le)))
     if name is not None:
         checks.append(_named(name))
     check: Any = validators.and_(*checks) if checks else _in_literal
@@ -83,6 +84,12 @@ def option(
     if factory is not None:
         return attrs.field(factory=factory, validator=check, metadata=metadata)
     return attrs.field(default=default, validator=check, metadata=metadata)
+
+
+def _of_each(check: Callable[[Any, Any, Any], None], made: Any, attribute: Any, value: Any) -> None:
+    """`check` of a number, or of each of several."""
+    for one in cast("tuple[Any, ...]", value) if isinstance(value, tuple) else (value,):
+        check(made, attribute, one)
 
 
 def _in_literal(made: Any, attribute: Any, value: Any) -> None:

@@ -54,7 +54,7 @@ _HERE = "\0"
 class _Wrong(ValueError):
     """A value that does not fit: "must be <expected>: <value>"."""
 
-    def __init__(self, expected: str, value: Any, hint: str = "") -> None:
+    def __init__(self, expected: str, value: Any = None, hint: str = "") -> None:
         self.expected, self.value, self.hint = expected, value, hint
         super().__init__(expected)
 

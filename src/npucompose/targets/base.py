@@ -51,6 +51,8 @@ class VendorCompiler:
     """What `torch.compile(backend=…)` takes."""
     options: Mapping[str, Any] | None = None
     """npugraph_ex only: what `torch.compile(backend="npugraph_ex", options=…)` takes."""
+    runs: Callable[[], int] | None = None
+    """How often graphs that it took have run in this process; None where it does not say."""
 
 
 @frozen(kw_only=True)

@@ -36,10 +36,12 @@ from npucompose.targets.base import NO_FOLDERS, Folders, Restored
 from npucompose.targets.input_sources import kind_of_source, sources_of
 from npucompose.vendor.compiler import CompilerOptions
 from npucompose.vendor.inductor import InductorOptions
+from npucompose.vendor.versions import REFERENCE
 
 if TYPE_CHECKING:
     from torch import fx
 
+    from npucompose.ops.forms import FormCheck
     from npucompose.passes.pipeline import PassPipeline
     from npucompose.replay.interface import Lowered
     from npucompose.sinking import FxFacts
@@ -170,12 +172,15 @@ class Backend:
         folders: Folders = NO_FOLDERS,
         partial: Partial = "cut",
         strict: Strict = "mode",
+        torch_npu: str = REFERENCE,
     ) -> None:
         self.target, self.mode, self.options, self.inductor = target, mode, options, inductor
         self.pre, self.post, self.folders = pre, post, folders
         self.partial: Partial = partial
         """Whether what cannot be recorded runs beside recordings or is refused."""
         self.strict: Strict = strict
+        self.torch_npu = torch_npu
+        """The version whose tables say what an NPU takes."""
         self.notices = Notices()
         """Shared by the backends that torch makes of one name."""
         self.made: list[Compilation] = []
@@ -202,6 +207,8 @@ class Backend:
         self.refusal: NpuComposeError | None = None
         """What a pass raised inside the vendor's compiler, which wraps it in words of its own."""
         self.cache: CacheUse | None = None
+        self.forms: FormCheck | None = None
+        """Sees whether kernels and meta functions of a graph's operators agree."""
         self.repeated: Repeated | None = None
         """Counts how often graphs run that are compiled from now on."""
         self._since = 0.0
@@ -274,6 +281,8 @@ class Backend:
         count_by_thread()
         known, compiling = len(self.made), only_read if self.reads_only else self.target.compile
         called = compiling(self, graph_module, example_inputs)
+        if self.forms is not None:
+            called = self.forms.watched(called, (one.graph_module.graph for one in self.made[known:]))
         if self.repeated is None or len(self.made) == known:
             return called
         return self.repeated.watched(called, self.made[known].id)
@@ -293,7 +302,7 @@ class Backend:
 
         called = self._while_tracing(compiled)
         if self.genuine is not None:  # the vendor's users know what torch says to them
-            return called
+            return called if self.genuine.runs is None else self._noting_eager(called, self.genuine.runs)
         again = {**keywords, "dynamic": None}
 
         def eager(*args: Any, **kwargs: Any) -> Any:
@@ -305,6 +314,17 @@ class Backend:
             with_symbols=lambda: self._while_tracing(torch.compile(model, backend=self, **again)),
             eager=eager,
         )
+
+    def _noting_eager(self, called: Callable[..., Any], runs: Callable[[], int]) -> Callable[..., Any]:
+        """`called`, counting the calls for which torch compiled nothing more: no graph of the vendor's ran in them."""
+
+        def noted(*args: Any, **kwargs: Any) -> Any:
+            before = runs()
+            result = called(*args, **kwargs)
+            self.calls_beyond += runs() == before
+            return result
+
+        return noted
 
     def _while_tracing(self, compiled: Callable[..., Any]) -> Callable[..., Any]:
         if not self.target.support(self.mode).fuses or not self.inductor.settings().get("freezing"):

@@ -156,7 +156,7 @@ class AsTraced:
             self._note(glance)
             return outputs
         if self._cache.would_record(glance, inputs):
-            with watching():  # what is due now is recorded, whatever the cache's own glance at it may be
+            with watching(numbers=False):  # what is due now is recorded, whatever the cache's own glance at it may be
                 outputs = self._compiled(*inputs)
             self._note(glance)
             return outputs

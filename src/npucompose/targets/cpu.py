@@ -79,7 +79,10 @@ def _traced_where_unrecorded(
     (made,) = compilations
     if not isinstance(made.lowered, GraphCache) or not all(record.exact for record in made.passes):
         return compiled
-    return AsTraced(compiled, traced.forward, made.lowered, made.moving_inputs)
+    counted = made.lowered.counted
+    numbers = frozenset[int]() if counted is None else counted.inputs_of(traced.graph)
+    moving = [i for i in made.moving_inputs if i not in numbers]
+    return AsTraced(compiled, traced.forward, made.lowered, moving)
 
 
 @frozen(kw_only=True)

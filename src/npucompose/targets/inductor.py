@@ -26,6 +26,7 @@ from torch._inductor.exc import InductorError
 from torch.utils._python_dispatch import _disable_current_modes
 
 from npucompose.graphs import written_inputs
+from npucompose.replay.counted import CountedNumbers
 from npucompose.replay.interface import LowerRequest
 from npucompose.streams import strip
 from npucompose.targets import inductor_cache, unfused
@@ -70,6 +71,8 @@ class Subject:
     when they read, and the kernels that Inductor makes do not (torch 2.13)."""
     graph_module: fx.GraphModule
     """As the passes left it; Inductor changes it while it compiles."""
+    counted: CountedNumbers | None = None
+    """Numbers of the graph that no kernel reads."""
     unfused: Callable[[], fx.GraphModule]
     """The same graph with nothing taken apart or fused, called in the same way; raises `unfused.Untraced`. To be asked
     for while the graph is compiled."""
@@ -85,6 +88,7 @@ class Subject:
             memory=backend.common_memory,
             partial=backend.partial,
             at_once=backend.records_at_once,
+            counted=self.counted,
             constants=self.watch,
             eager_at_hand=True,
             written=self.written,
@@ -227,6 +231,7 @@ class _InnerCompile:
             written=written_inputs(aot.graph),
             has_lazy_bits=any(map(_is_lazy, aot.graph.nodes)),
             graph_module=aot,
+            counted=None if freezes else CountedNumbers.from_graph(aot.graph),
             unfused=partial(self.unfused, aot),
         )
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 import torch
 from attrs import frozen
 from torch._guards import TracingContext, tracing
+from torch._inductor import config as inductor_config
 from torch._inductor.codecache import FxGraphCache
 from torch._inductor.output_code import CompiledFxGraphConstants
 from torch._inductor.utils import BoxedBool
@@ -27,6 +28,7 @@ from npucompose.replay.interface import RunAsEager
 from npucompose.results.winners import Winner
 from npucompose.targets import inductor_cache
 from npucompose.targets.compilation import Compilation
+from npucompose.targets.inductor_kernels import made_our_way
 from npucompose.targets.traced_key import state_text
 from npucompose.targets.unfused import Untraced
 from npucompose.targets.winners import digest_of
@@ -105,21 +107,17 @@ def restored(
     winners: Winners,
 ) -> Callable[..., Any] | None:
     """What is called in the place of the graph; None where the code is not there, or another would be chosen now."""
-    from npucompose.targets.inductor import Subject
-
     if kept.state != _state() or (recorder is not None and not _still_wins(kept, winners)):
         return None
-    called = compiled = _found(kept, example_inputs)
-    if compiled is None:
-        return None
-    for product, winner in winners.products(kept.graph).items():
-        winners.compiled(product, winner)
-    if recorder is not None:
-        subject = Subject(
-            key=kept.graph, fixed=frozenset(kept.fixed), watch=None, changed=kept.changed,
-            written=frozenset(kept.changed), graph_module=graph_module, unfused=_not_at_hand,
-        )  # fmt: skip
-        called = recorder.lowered(subject, compiled)
+    # Of flags and settings a library has its key: with others it would be compiled again.
+    with inductor_config.patch(dict(backend.inductor.settings())), made_our_way():
+        called = compiled = _found(kept, example_inputs)
+        if compiled is None:
+            return None
+        for product, winner in winners.products(kept.graph).items():
+            winners.compiled(product, winner)
+        if recorder is not None:
+            called = recorder.lowered(_subject(kept, graph_module), compiled)
     before = Snapshot.from_graph(graph_module.graph)
     backend.made.append(
         Compilation(
@@ -139,6 +137,15 @@ def restored(
         return outputs
 
     return call
+
+
+def _subject(kept: KeptCode, graph_module: fx.GraphModule) -> Subject:
+    from npucompose.targets.inductor import Subject
+
+    return Subject(
+        key=kept.graph, fixed=frozenset(kept.fixed), watch=None, changed=kept.changed,
+        written=frozenset(kept.changed), graph_module=graph_module, unfused=_not_at_hand,
+    )  # fmt: skip
 
 
 def _state() -> str:

@@ -57,6 +57,8 @@ DATA = Path(__file__).with_name("torch_npu_options.json")
 
 REFERENCE = "2.13.0"
 """The version that our table describes, and the one that is meant where nothing is installed and none is named."""
+CANN = "9.0.0"
+"""The CANN version that REFERENCE was released for, which the wheel's Python is given where there is none."""
 
 WHERE = "compiler"
 
@@ -315,3 +317,12 @@ def mode_refused(mode: str, version: str, by: str = "") -> str | None:
         return None
     named = f"torch_npu {known(version)}" + (f" ({by})" if by else "")
     return f"mode={mode}: {named} has no such package; versions that have it: {listed(having(f'{PREFIX}mode'))}."
+
+
+def cann_is_at_least(version: str, module: str = "CANN") -> bool:
+    """`cann_is_at_least("8.2.RC1")`: the first two numbers count."""
+
+    def numbers(text: str) -> tuple[int, ...]:
+        return tuple(int("".join(filter(str.isdigit, part)) or 0) for part in text.split(".")[:2])
+
+    return numbers(CANN) >= numbers(version)

@@ -12,9 +12,13 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 
 from npucompose.replay.cuda.device import SharedPool, Walk
 from npucompose.replay.cuda.recording import CudaRecording
-from npucompose.targets.npu_offline.simulator.recorder import WAITS_FOR_HOST, RecordedCall, tensors
+from npucompose.targets.npu_offline.simulator.recorder import RecordedCall, tensors
 
 CPU = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)
+
+
+WAITS_FOR_HOST = frozenset({"aten::_local_scalar_dense", "aten::nonzero", "aten::equal", "aten::item"})
+"""Calls whose answer the host needs at once: a stream that is captured refuses them."""
 
 
 class Stream:
@@ -55,7 +59,7 @@ class Graph(TorchDispatchMode):
         if func.namespace not in ("aten", "prims"):
             with self:
                 return func.redispatch(CPU, *args, **kwargs)
-        if func._schema.name in {*WAITS_FOR_HOST, "aten::item"}:
+        if func._schema.name in WAITS_FOR_HOST:
             raise RuntimeError(f"{func}: operation not permitted when stream is capturing\nmore about it")
         with _disable_current_modes():
             for tensor in tensors([*args, *kwargs.values()]):

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from npucompose.targets.npu_offline.simulator.device import SimulatedDevice
+from npucompose.targets.npu_offline.simulator.graph import SimulatedGraph
 from npucompose.targets.npu_offline.simulator.recorder import Order
 
 
@@ -17,6 +19,18 @@ def on_stream(device: SimulatedDevice, stream: int) -> Iterator[None]:
         yield
     finally:
         device.leave()
+
+
+@contextmanager
+def capture(device: SimulatedDevice, stream: int | None = None, pool: Any = None) -> Iterator[SimulatedGraph]:
+    """A capture on `stream`, or on a new one."""
+    recording = SimulatedGraph(device)
+    with on_stream(device, stream or device.new_stream()):
+        recording.begin(pool)
+        try:
+            yield recording
+        finally:
+            recording.end()
 
 
 def happens_before(order: Order) -> set[tuple[str, str]]:

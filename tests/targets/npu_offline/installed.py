@@ -92,7 +92,9 @@ def check_what_is_lacking(package: Any, npu: Any) -> None:
     package.erase_stream(x, npu.Stream())
     assert package.distributed._is_support_hccl_comm_name() is True
     refused(lambda: package.npu_nothing, "torch_npu has no 'npu_nothing'")
-    refused(lambda: package.hifloat8, "target=npu_offline has no torch_npu.hifloat8")
+    assert (package.int4, package.hifloat8, package.float8_e8m0fnu, package.uint8) == (285, 290, 293, 260)
+    assert package._C._cd.DType.float4_e2m1fn_x2 == 296
+    refused(package._C._cd.cast_to_fp8, "target=npu_offline has no torch_npu._C._cd.cast_to_fp8", "no CANN")
     refused(lambda: package.distributed.is_hccl_available, "no torch_npu.distributed", "no second process")
     refused(lambda: __import__("torch_npu.profiler"), "target=npu_offline has no torch_npu._C._profiler")
     refused(npu.memory_allocated, "target=npu_offline has no torch_npu._C._npu_memoryStats", "no device memory")

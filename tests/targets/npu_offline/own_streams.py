@@ -19,7 +19,7 @@ import npucompose
 from npucompose.errors import CompileError
 from npucompose.targets.npu_offline import wheel
 from npucompose.targets.npu_offline.simulator import install
-from npucompose.targets.npu_offline.simulator.device import SimulatedGraph
+from npucompose.targets.npu_offline.simulator.graph import SimulatedGraph
 from tests.targets.npu_offline.asked import happens_before
 
 
@@ -59,15 +59,18 @@ def seen(recording: SimulatedGraph) -> dict[str, Any]:
         "streams": len({access.stream for access, _ in recording.order.history}),
         "uses": kinds.count("record_stream"),
         "unordered": recording.order.unordered,
-        "outside": recording.order.outside,
+        "outside": recording.outside,
     }
 
 
 def of_the_code(model: Fork, x: torch.Tensor) -> dict[str, Any]:
     npu: Any = torch.npu  # pyright: ignore[reportAttributeAccessIssue]
     graph = npu.NPUGraph()
-    with torch.no_grad(), npu.graph(graph):
-        model(x)
+    try:
+        with torch.no_grad(), npu.graph(graph):
+            model(x)
+    except RuntimeError as error:
+        return {"refused": str(error)}
     return seen(graph._recording)
 
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -13,52 +12,31 @@ import torch
 from attrs import evolve
 
 from npucompose.errors import CompileError
-from npucompose.targets.npu_offline.simulator import classes
-from npucompose.targets.npu_offline.simulator.classes import DEVICE_TYPE, EventBase, GraphBase, StreamBase, TaskGroups
-from npucompose.targets.npu_offline.simulator.device import RESERVED_TASKS, SimulatedDevice, SimulatedGraph, owner_of
+from npucompose.targets.npu_offline.simulator.classes import EventBase, GraphBase, StreamBase
+from npucompose.targets.npu_offline.simulator.device import RESERVED_TASKS, SimulatedDevice
+from npucompose.targets.npu_offline.simulator.graph import SimulatedGraph, owner_of
 from npucompose.targets.npu_offline.simulator.recorder import RecordedCall, tensors
+from npucompose.targets.npu_offline.simulator.streams import DEVICE_TYPE
 from npucompose.vendor.devices import device_of
-from tests.targets.npu_offline.asked import on_stream
+from tests.targets.npu_offline.asked import capture, on_stream
 
 aten = torch.ops.aten
-
-
-@pytest.fixture
-def device(monkeypatch: pytest.MonkeyPatch) -> SimulatedDevice:
-    """A device for one test: the base classes of the simulated runtime know which one is theirs."""
-    for holder in (StreamBase, EventBase, GraphBase):
-        monkeypatch.setattr(holder, "_device", None, raising=False)
-    made = SimulatedDevice()
-    classes.attach(made)
-    return made
-
-
-@contextmanager
-def capture(device: SimulatedDevice, stream: int | None = None, pool: Any = None) -> Iterator[SimulatedGraph]:
-    """A capture on `stream`, or on a new one."""
-    recording = SimulatedGraph(device)
-    with on_stream(device, stream or device.new_stream()):
-        recording.begin(pool)
-        try:
-            yield recording
-        finally:
-            recording.end()
 
 
 # Streams and events.
 
 
-def test_streams_are_numbered_from_the_default_one_and_are_equal_by_their_number(device: SimulatedDevice) -> None:
+def test_streams_are_numbered_by_their_pool_and_are_equal_by_their_number(device: SimulatedDevice) -> None:
     first, second = StreamBase(), StreamBase(priority=-1)
-    assert (device.current, first.stream_id, second.stream_id) == (0, 1, 2)
-    again = StreamBase(stream_id=2, device_index=0, device_type=DEVICE_TYPE)
+    assert (device.current, first.stream_id, second.stream_id) == (0, 96, 128)
+    again = StreamBase(stream_id=128, device_index=0, device_type=DEVICE_TYPE)
     assert again == second
     assert hash(again) == hash(second)
     assert first != second
     assert StreamBase(stream_id=0, device_index=0, device_type=DEVICE_TYPE).stream_id == 0
     assert isinstance(first, torch.Stream)
     assert (first.device_index, first.device_type) == (0, 20)
-    assert StreamBase().stream_id == 3
+    assert (StreamBase().stream_id, StreamBase(is_sync_launch=1).stream_id) == (97, 64)
     assert first.query()
     assert EventBase().query()
     assert first.npu_stream != second.npu_stream
@@ -68,8 +46,6 @@ def test_streams_are_numbered_from_the_default_one_and_are_equal_by_their_number
 def test_what_only_a_driver_has_is_refused_by_its_name(device: SimulatedDevice) -> None:
     event = EventBase()
     for name, act in {
-        "torch.npu.ExternalStream": lambda: StreamBase(stream_ptr=7),
-        r"torch.npu.Event\(interprocess=True\)": lambda: EventBase(interprocess=True),
         "torch.npu.Event.elapsed_time": lambda: event.elapsed_time(event),
         "torch.npu.Event.recorded_time": event.recorded_time,
         "torch.npu.Event.ipc_handle": event.ipc_handle,
@@ -90,13 +66,30 @@ def test_a_stream_is_current_inside_its_context_only(device: SimulatedDevice) ->
     with pytest.raises(KeyError), first:
         raise KeyError
     assert device.current == 0
-    device.set_stream(2)
-    assert device.current == 2
-    assert len(device._stack) == 1
+    device.set_stream(97)
+    assert device.current == 97
+
+
+def test_another_thread_begins_on_the_default_stream(device: SimulatedDevice) -> None:
+    found: list[int] = []
+    with on_stream(device, device.new_stream()):
+        thread = threading.Thread(target=lambda: found.append(device.current))
+        thread.start()
+        thread.join()
+    assert found == [0]
 
 
 def test_pools_are_two_integers_and_new_each_time(device: SimulatedDevice) -> None:
-    assert [device.new_pool(), device.new_pool()] == [(1, 0), (2, 0)]
+    """Ascend/pytorch, core/npu/MemPool.cpp:62: a graph's own pool is (n, 0), one that a user asked for (0, n)."""
+    assert [device.new_pool(), device.new_pool(), device.new_pool(of_a_graph=True)] == [(0, 1), (0, 2), (1, 0)]
+    first, second, third = SimulatedGraph(device), SimulatedGraph(device), SimulatedGraph(device)
+    with on_stream(device, device.new_stream()):
+        for recording, pool in ((first, None), (second, device.new_pool()), (third, (2, 0))):
+            recording.begin(pool)
+            recording.end()
+    assert (first.pool, second.pool, third.pool) == ((2, 0), (0, 3), (2, 0))
+    with pytest.raises(RuntimeError, match=r"pool\.first && pool\.second"), on_stream(device, device.new_stream()):
+        SimulatedGraph(device).begin((1, 1))
 
 
 def test_records_and_waits_are_noted_on_the_stream_that_they_name(device: SimulatedDevice) -> None:
@@ -107,7 +100,7 @@ def test_records_and_waits_are_noted_on_the_stream_that_they_name(device: Simula
     event.reset(first)
     assert device.ledger.counts == {"event_record": 2, "event_wait": 1}
     assert device.ledger.lines == [
-        "event_record event 1 on stream 1", "event_wait event 1 on stream 2", "event_record event 1 on stream 0",
+        "event_record event 1 on stream 96", "event_wait event 1 on stream 97", "event_record event 1 on stream 0",
     ]  # fmt: skip
 
 
@@ -148,8 +141,11 @@ def test_captured_graphs_hold_streams_by_the_depth_of_their_queues_until_they_ar
     first, second = two_kernels(), two_kernels()
     assert device.captured_streams == 2, "two kernels fill one queue"
     assert device.hold_streams([3]) == 2, "the third task goes on in a further stream"
-    with pytest.raises(RuntimeError, match=r"207008.*hold 4 streams, this one needs 1, and Ascend910B1 has 4"):
+    with pytest.raises(
+        RuntimeError, match=r"207008[^$]*hold 4 streams, this one needs 1, and Ascend910B1 has 4"
+    ) as caught:
         two_kernels()
+    assert "stream resources are insufficient" in str(caught.value).lower(), "what vllm-ascend looks for"
     first.reset()
     assert device.captured_streams == 3
     two_kernels()
@@ -181,7 +177,7 @@ def test_a_replay_computes_into_the_memory_of_the_capture(device: SimulatedDevic
     recording, x, y = captured(device, pool=(7, 0))
     assert device.graphs == [recording]
     assert (recording.kernels, recording.replays, recording.pool) == (2, 0, (7, 0))
-    assert recording.notes == ["aten.add.Tensor on stream 1", "aten.relu.default on stream 1"]
+    assert recording.notes == ["aten.add.Tensor on stream 96", "aten.relu.default on stream 96"]
     assert 0 < recording.seconds < 60
     assert device.ledger.lines == ["capture 2 kernels, pool (7, 0)"]
     x.copy_(torch.tensor([-3.0, 0.0, 4.0]))
@@ -216,18 +212,11 @@ def test_a_capture_runs_on_its_stream_and_ends_there(device: SimulatedDevice) ->
     assert (device.current, device.capturing) == (0, None)
 
 
-def test_an_empty_capture_is_no_recording_and_what_a_device_refuses_is_refused(device: SimulatedDevice) -> None:
+def test_an_empty_capture_is_no_recording(device: SimulatedDevice) -> None:
     with capture(device):
         pass
     assert device.graphs == []
     assert device.ledger.counts["capture"] == 0
-    with capture(device), pytest.raises(RuntimeError, match="a capture is open already"):
-        SimulatedGraph(device).begin()
-    assert device.capturing is None
-    with pytest.raises(RuntimeError, match="a capture on the default stream"):
-        SimulatedGraph(device).begin()
-    with on_stream(device, 1), pytest.raises(RuntimeError, match="'strict'; there are: global, thread_local, relaxed"):
-        SimulatedGraph(device).begin(capture_error_mode="strict")
 
 
 def test_a_replay_runs_no_call_that_computes_nothing(device: SimulatedDevice, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -244,7 +233,8 @@ def test_a_recording_that_was_given_up_replays_nothing(device: SimulatedDevice) 
     recording, x, y = captured(device)
     recording.reset()
     x.fill_(5)
-    recording.replay()
+    with pytest.raises(RuntimeError, match="replay without a preceding successful capture"):
+        recording.replay()
     assert y.tolist() == [1.0, 1.0, 1.0]
     assert (recording.kernels, sum(block.nbytes() for block in recording.blocks.values()), recording.blocks) == (
         0,
@@ -280,58 +270,85 @@ def test_only_memory_that_a_capture_makes_is_its_own(device: SimulatedDevice) ->
     assert recording.kernels == 1
     assert view.data_ptr() == x.data_ptr() + 4
     assert unsafe.data_ptr() == x.data_ptr()
-    assert recording.notes == ["aten.add_.Tensor on stream 1"]
+    assert recording.notes == ["aten.add_.Tensor on stream 96"]
+
+
+def fork(device: SimulatedDevice, waiting: int, other: int) -> None:
+    """`waiting.wait_stream(other)`."""
+    event = device.new_event()
+    device.record(event, other)
+    device.wait(event, waiting)
 
 
 def test_what_streams_touch_without_an_event_is_told_and_with_one_it_is_not(device: SimulatedDevice) -> None:
-    for waits in (False, True):
-        x, aside, event = torch.zeros(3), device.new_stream(), device.new_event()
+    for ordered in (False, True):
+        x, aside = torch.zeros(3), device.new_stream()
         with capture(device) as recording:
+            mine = device.current
+            if not ordered:
+                fork(device, aside, mine)
             y = x + 1
-            if waits:
-                device.record(event, device.current)
-                device.wait(event, aside)
+            if ordered:
+                fork(device, aside, mine)
             with on_stream(device, aside):
                 aten.relu(y)
-        assert bool(recording.order.unordered) is not waits
+            fork(device, mine, aside)
+        assert bool(recording.order.unordered) is not ordered
         assert len(recording.order.clocks) == 2
-        assert len(recording.order.outside) == (1 if waits else 2)
+        assert recording.outside == []
     assert [line.partition(" event")[0] for line in recording.notes] == [
-        "aten.add.Tensor on stream 4", "record", "wait", "aten.relu.default on stream 3"
+        f"aten.add.Tensor on stream {mine}", "record", "wait", f"aten.relu.default on stream {aside}", "record", "wait"
     ]  # fmt: skip
 
 
 def test_writing_in_place_on_another_stream_is_a_touch_too(device: SimulatedDevice) -> None:
-    x, aside = torch.zeros(3), device.new_stream()
+    x, out, aside = torch.zeros(3), torch.zeros(3), device.new_stream()
     with capture(device) as recording:
+        fork(device, aside, device.current)
         torch.neg(x)
         with on_stream(device, aside):
             x.mul_(2)
+        fork(device, device.current, aside)
     assert len(recording.order.unordered) == 1
-    out = torch.zeros(3)
     with capture(device) as other:
+        fork(device, aside, device.current)
         torch.add(x, 1, out=out)
         with on_stream(device, aside):
             torch.neg(out)
+        fork(device, device.current, aside)
     assert len(other.order.unordered) == 1
+
+
+def test_a_call_on_a_stream_outside_runs_at_once_and_in_no_replay(device: SimulatedDevice) -> None:
+    x, aside = torch.zeros(3), device.new_stream()
+    with capture(device) as recording:
+        x + 1
+        with on_stream(device, aside):
+            x.add_(1)
+    assert x.tolist() == [1, 1, 1]
+    assert recording.kernels == 1
+    assert [line.partition(" on stream")[0] for line in recording.outside] == ["aten.add_.Tensor"]
+    assert "it runs once, now, and never in a replay" in recording.outside[0]
+    recording.replay()
+    assert x.tolist() == [1, 1, 1]
 
 
 def test_a_replay_stands_at_an_external_event_until_the_host_signals_it(device: SimulatedDevice) -> None:
     event, stream, x = device.new_event(external=True), device.new_stream(), torch.zeros(2)
-    with capture(device) as recording:
+    with capture(device, stream) as recording:
         first = x + 1
         device.wait(event, stream)
-        device.reset(event)
+        device.reset(event, stream)
         second = x + 2
     assert recording.notes[1] == f"wait external event {event.number} on stream {stream}"
     x.fill_(10)
     recording.replay()
     assert (first.tolist(), second.tolist()) == ([11, 11], [2, 2])
-    with pytest.raises(RuntimeError, match=rf"waits for external event {event.number}, which nobody has signalled"):
+    with pytest.raises(RuntimeError, match=rf"waits for external event {event.number}, which is not signalled"):
         StreamBase().synchronize()
-    with pytest.raises(RuntimeError, match="nobody has signalled"):
+    with pytest.raises(RuntimeError, match="is not signalled"):
         EventBase().synchronize()
-    with pytest.raises(RuntimeError, match="nobody has signalled"):
+    with pytest.raises(RuntimeError, match="is not signalled"):
         recording.replay()
     assert recording.replays == 1
     device.record(event, stream)
@@ -344,7 +361,7 @@ def test_a_replay_stands_at_an_external_event_until_the_host_signals_it(device: 
     assert second.tolist() == [22, 22]
     device.record(event, stream)
     assert event.signalled
-    device.reset(event)
+    device.reset(event, stream)
     assert not event.signalled
 
 
@@ -363,39 +380,6 @@ def test_the_compiled_class_hands_on_to_its_recording(device: SimulatedDevice, t
     assert [task["name"] for task in json.loads((tmp_path / "dump.json").read_text())] == ["aten.add.Tensor"]
     graph.reset()
     assert owner_of(device, y.data_ptr()) is None
-
-
-# Tasks.
-
-
-def test_a_task_gets_new_arguments_between_replays(device: SimulatedDevice) -> None:
-    x, groups, stream = torch.ones(2), TaskGroups(device), None
-    with capture(device) as recording:
-        torch.neg(x)
-        groups.begin(stream)
-        y = aten.mul(x, 2)
-        handle = groups.end(stream)
-        z = y + 1
-    assert [call.func for call in handle] == [aten.mul.Tensor]
-    assert device.ledger.counts["task_group"] == 1
-    groups.update_begin(stream, handle)
-    assert aten.mul(x, 5) is y
-    groups.update_end(stream)
-    assert y.tolist() == [2, 2]
-    assert device.ledger.lines[-1] == "task_update 1 calls"
-    recording.replay()
-    assert (y.tolist(), z.tolist()) == ([5, 5], [6, 6])
-    groups.update_begin(stream, handle)
-    with pytest.raises(RuntimeError, match=r"aten\.neg\.default is no task of the captured group: aten\.mul\.Tensor"):
-        torch.neg(x)
-    groups.update_end(stream)
-
-
-def test_groups_are_refused_outside_a_capture(device: SimulatedDevice) -> None:
-    groups = TaskGroups(device)
-    for act, name in ((groups.begin, "graph_task_group_begin"), (groups.end, "graph_task_group_end")):
-        with pytest.raises(RuntimeError, match=rf"{name} outside a capture"):
-            act(None)
 
 
 # Calls.

@@ -10,8 +10,10 @@ import pytest
 import torch
 from targets.npu_offline.needs import in_a_process, offline
 
-from npucompose.ops import attention, fused
-from npucompose.targets.npu_offline.simulator import operators
+from npucompose.ops import attention
+from npucompose.ops.catalogue import LISTED
+from npucompose.ops.definitions import UnsupportedArgument
+from npucompose.targets.npu_offline.simulator import attention_forms, operators
 
 
 @offline
@@ -41,22 +43,27 @@ class Library:
 def test_the_operators_of_the_wheel_are_defined_with_shapes_and_kernels(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
+    fia = attention.FIA
+    forms = (fia, f"{fia}.out", f"_{fia}_get_max_workspace", f"_{fia}_infer_output")
     text = "custom:\n  - func: npu_first(Tensor self) -> Tensor\n  - npu_second(Tensor self) -> Tensor\n"
-    (tmp_path / operators.SCHEMAS).parent.mkdir(parents=True)
-    (tmp_path / operators.SCHEMAS).write_text(text)
+    text += "".join(f"  - {form}(Tensor self) -> Tensor\n" for form in forms)
+    text += "  - abs(Tensor self) -> Tensor\n  - fusion(Tensor self) -> Tensor\n"
+    (tmp_path / LISTED).parent.mkdir(parents=True)
+    (tmp_path / LISTED).write_text(text)
     Library.made = []
     loaded: list[str] = []
     monkeypatch.setattr(torch.library, "Library", Library)
     monkeypatch.setattr(operators, "_LIBRARIES", [])
     monkeypatch.setattr(operators, "module", lambda name, **_: loaded.append(name))
     monkeypatch.setattr(operators.importlib, "import_module", loaded.append)
-    monkeypatch.setattr(operators, "register_fused_attention", lambda library: library.impl("fusion", None, "CPU"))
+    monkeypatch.setattr(operators, "register_fused_attention", lambda library: {"fusion"})
+    monkeypatch.setattr(operators.npu, "value", lambda name, own=None: (name, own))
     used: list[Any] = []
     device: Any = SimpleNamespace(use=lambda *given: used.append(given))
     meta = tmp_path / "op_plugin/meta"
     meta.mkdir(parents=True)
     (meta / "_meta_registrations.py").touch()
-    operators.define(device, tmp_path)
+    operators.define(device, tmp_path, "2.99.0")
     assert loaded == ["torch_npu.op_plugin", "torch_npu.op_plugin.meta._meta_registrations"]
     (meta / "_fake_registrations.py").touch()
     operators._load_meta_functions(tmp_path)
@@ -64,16 +71,13 @@ def test_the_operators_of_the_wheel_are_defined_with_shapes_and_kernels(
     npu, aten = Library.made
     assert [npu, aten] == operators._LIBRARIES
     assert ((npu.namespace, npu.kind), (aten.namespace, aten.kind)) == (("npu", "FRAGMENT"), ("aten", "IMPL"))
-    assert npu.defined == ["npu_first(Tensor self) -> Tensor", "npu_second(Tensor self) -> Tensor"]
-    ours = {**attention.KERNELS, **fused.KERNELS}
-    fia = operators.FIA
-    assert npu.kernels == {
-        **{name: (kernel, "CPU") for name, kernel in ours.items()},
-        "fusion": (None, "CPU"),
-        f"{fia}.out": (operators._fia_out, "CPU"),
-        f"_{fia}_get_max_workspace": (operators._fia_workspace, "CPU"),
-    }
-    assert set(aten.kernels) == {"scaled_dot_product_attention", "_weight_norm", "record_stream"}
+    assert npu.defined == [f"{name}(Tensor self) -> Tensor" for name in ("npu_first", "npu_second", *forms, "fusion")]
+    own = attention_forms.capture_forms()
+    assert set(forms[1:]) <= set(own)
+    assert npu.kernels.keys() == {"npu_first", "npu_second", *forms}
+    for name, ((given, kernel), key) in npu.kernels.items():
+        assert (given, kernel is None, key) == (name, name not in own, "CPU")
+    assert set(aten.kernels) == {"scaled_dot_product_attention", "_weight_norm", "dropout", "record_stream"}
     aten.kernels["record_stream"][0]("x", SimpleNamespace(stream_id=4))
     assert used == [("x", 4)]
 
@@ -81,14 +85,20 @@ def test_the_operators_of_the_wheel_are_defined_with_shapes_and_kernels(
 def test_attention_in_place_fills_what_it_was_given(monkeypatch: pytest.MonkeyPatch) -> None:
     made = torch.ones(2), torch.full((1,), 3.0)
     asked: list[Any] = []
-    monkeypatch.setitem(
-        operators.attention.KERNELS, operators.FIA, lambda *a, **named: asked.append((a, named)) or made
-    )
+    monkeypatch.setitem(attention.KERNELS, "some", lambda *a, **named: asked.append((a, named)) or made)
     out = torch.zeros(2), torch.zeros(1)
-    assert operators._fia_out("q", "k", "v", workspace=None, out=out, scale=2) is out  # type: ignore[arg-type]
+    write: Any = attention_forms._write
+    assert write("some", "q", "k", "v", workspace=None, out=out, scale=2) is out
     assert asked == [(("q", "k", "v"), {"scale": 2})]
     assert [part.tolist() for part in out] == [[1, 1], [3]]
     with pytest.raises(ValueError, match="zip"):
-        operators._fia_out("q", "k", "v", out=out[:1])  # type: ignore[arg-type]
-    workspace = operators._fia_workspace(torch.ones(2, dtype=torch.float16), *made)
+        write("some", "q", "k", "v", out=out[:1])
+    with pytest.raises(
+        UnsupportedArgument, match=r"npu\.some: 'out' holds a tensor of shape \(1,\)\. The result has \(2,\)"
+    ):
+        write("some", "q", "k", "v", out=out[::-1])
+    monkeypatch.setitem(attention.KERNELS, "some", lambda *_: (made[0], torch.empty(0)))
+    write("some", "q", "k", "v", out=out)
+    assert out[1].tolist() == [0], "a result that is not asked for"
+    workspace = attention_forms._workspace(torch.ones(2, dtype=torch.float16), *made)
     assert (workspace.dtype, workspace.numel()) == (torch.float16, 16)

@@ -98,39 +98,6 @@ def test_what_a_call_writes_it_does_not_count_as_read_by_itself() -> None:
     assert order.clocks == {1: {1: 2}}
 
 
-def test_a_stream_that_no_event_of_the_capture_reached_is_not_captured() -> None:
-    order = Order()
-    order.begin(1)
-    order.record(6, 2)
-    order.wait(6, 3)  # an event that nobody in the capture recorded
-    order.call(3, "relu", reads={X}, writes={Y})
-    order.call(3, "abs", reads={Y}, writes={Y})
-    assert order.outside == ["relu is called on stream 3, which waits for no event of the capture: it is not captured."]
-    order.record(7, 1)
-    order.wait(7, 2)
-    order.record(8, 2)
-    order.wait(8, 4)
-    order.call(4, "neg", reads={X}, writes=())
-    assert len(order.outside) == 1
-
-
-def test_a_capture_ends_after_every_stream_that_it_holds() -> None:
-    for joined in (True, False):
-        order = Order()
-        order.begin(1)
-        order.record(7, 1)
-        order.wait(7, 2)
-        order.call(2, "relu", reads={X}, writes={Y})
-        order.record(8, 2)
-        if joined:
-            order.wait(8, 1)
-        order.end(1)
-        assert [sentence.partition(",")[0] for sentence in order.outside] == (
-            [] if joined else ["relu on stream 2 is the last of its stream"]
-        )
-        assert order.unordered == []
-
-
 def test_what_happens_before_what_follows_from_streams_and_events_alone() -> None:
     order = Order()
     order.call(1, "mm", reads=(), writes={X})
@@ -139,13 +106,3 @@ def test_what_happens_before_what_follows_from_streams_and_events_alone() -> Non
     order.call(2, "relu", reads={X}, writes={Y})
     order.call(1, "abs", reads=(), writes=())
     assert happens_before(order) == {("mm", "relu"), ("mm", "abs")}
-
-
-def test_a_wait_after_a_capture_has_ended_makes_nobody_part_of_it() -> None:
-    order = Order()
-    order.begin(1)
-    order.end(1)
-    order.record(7, 1)
-    order.wait(7, 2)
-    assert not order._carrying
-    assert not order._reached

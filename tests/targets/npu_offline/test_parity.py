@@ -15,6 +15,7 @@ import pytest
 from targets.npu_offline.needs import in_a_process, offline
 
 from npucompose.machine import cache_dir
+from npucompose.ops.catalogue import dtype_numbers
 from npucompose.targets.npu_offline.simulator import lacking
 from tests.targets.npu_offline.wheel_names import Wheel, signature
 
@@ -24,7 +25,20 @@ FILLED = {
     "torch_npu.npu": {"default_generators", "_cached_device_count"},
     "torch_npu": {"unsupported_dtype"},
 }
-"""State that torch_npu's C++, or a call of its Python, fills in."""
+"""State that torch_npu's C++, or a call of its Python, fills in; besides numbers of types, by the wheel's headers."""
+COMPILED = frozenset({"_NPUTaskGroupHandle", "_npu_fused_infer_attention_score_out_graph", "CheckAclnnAvaliable"})
+"""Names of compiled modules that only scripts ask for: Ascend/pytorch 9e73e708, torch_npu/csrc/npu/Graph.cpp 502, 610;
+texts of the wheel's libtorch_npu.so; Ascend/torchair fced8842, torchair/core/npu_wrapper.cpp 43."""
+NATIVE = {
+    "StreamBase": {"priority", "priority_range"},
+    "EventBase": set[str](),
+    "GraphBase": {
+        "begin_capture_to_if_node", "enable_debug_mode", "end_capture_to_conditional_node",
+        "get_currently_capturing_graph", "register_generator_state",
+    },
+}  # fmt: skip
+"""Methods of the compiled classes that scripts call and the wheel's classes do not (Ascend/pytorch 9e73e708ab93,
+torch_npu/csrc/npu/Stream.cpp:144, 150, Graph.cpp:808 to 871)."""
 
 
 def trees() -> list[Any]:
@@ -50,20 +64,23 @@ def surface(tree: Path, *how: str) -> dict[str, Any]:
 def invented(tree: Path, live: dict[str, Any]) -> list[str]:
     """Names of the simulated runtime that the wheel's sources neither bind nor ask for."""
     wheel, found = Wheel(tree), list[str]()
+    filled = {**FILLED, "torch_npu": {*FILLED["torch_npu"], *dtype_numbers(tree / "torch_npu")}}
     operators = (wheel.root / "csrc/aten/npu_native_functions_by_codegen.yaml").read_text(encoding="utf-8")
     for module, names in live["modules"].items():
         if module == "torch_npu._C":
-            known = set(wheel.asked("torch_npu._C", ("**/*.py",)))
+            known = {*wheel.asked("torch_npu._C", ("**/*.py",)), *COMPILED}
         elif module in CORE:
-            known = set(wheel.asked(module, ("dynamo/torchair/**/*.py",)))
+            known = {*wheel.asked(module, ("dynamo/torchair/**/*.py",)), *COMPILED}
+        elif module == "torch_npu._C._cd":
+            known = {"DType"}
         else:
-            known = {*wheel.names(module), *FILLED.get(module, ())} | ({"_C"} if module == "torch_npu" else set())
+            known = {*wheel.names(module), *filled.get(module, ())} | ({"_C"} if module == "torch_npu" else set())
         extra = sorted(set(names) - known)
         extra = [name for name in extra if name not in wheel.set_from_outside(module)] if extra else []
         found += [f"{module}.{name}" for name in extra if f"func: {name}(" not in operators]
     for base, names in live["bases"].items():
         asked = {"StreamBase": "Stream", "EventBase": "Event", "GraphBase": "NPUGraph"}[base]
-        known = _members_asked(wheel, asked) | set(live["inherited"])
+        known = _members_asked(wheel, asked) | set(live["inherited"]) | NATIVE[base]
         found += [f"{base}.{name}" for name in sorted(set(names) - known)]
     return found
 

@@ -8,86 +8,61 @@ from typing import Any
 import pytest
 import torch
 
-from npucompose.targets.npu_offline.simulator.recorder import RecordedCall, Recorder, Updater
+from npucompose.targets.npu_offline.simulator.device import SimulatedDevice
+from npucompose.targets.npu_offline.simulator.recorder import RecordedCall
+from tests.targets.npu_offline.asked import capture
 
 
-def recorder(*own: torch.Tensor) -> Recorder:
-    """One that records for a graph which has allocated `own`."""
-    graph: Any = SimpleNamespace(
-        blocks={tensor.untyped_storage().data_ptr() for tensor in own},
-        device=SimpleNamespace(current=0),
-        taped_call=lambda call, written: None,
-    )
-    return Recorder(graph)
+@pytest.fixture
+def device() -> SimulatedDevice:
+    return SimulatedDevice()
 
 
-def test_memory_from_outside_is_as_before_the_capture_and_the_graphs_own_is_not() -> None:
-    outside, own = torch.zeros(3), torch.zeros(3)
-    recording = recorder(own)
-    with recording:
+def test_memory_from_outside_is_as_before_the_capture_and_the_graphs_own_is_not(device: SimulatedDevice) -> None:
+    outside = torch.zeros(3)
+    with capture(device):
+        own = torch.zeros(3)
         outside.add_(1)
         outside[1:].mul_(2)
         own.add_(1)
-    assert outside.tolist() == [1, 2, 2]
-    recording.undo()
     assert outside.tolist() == [0, 0, 0]
     assert own.tolist() == [1, 1, 1]
 
 
-def test_a_capture_draws_no_random_numbers() -> None:
-    recording = recorder()
-    state = torch.get_rng_state()
-    with recording:
+def test_a_capture_draws_no_random_numbers(device: SimulatedDevice) -> None:
+    state, own = torch.get_rng_state(), torch.Generator().manual_seed(3)
+    of_its_own = own.get_state()
+    with capture(device):
         torch.rand(7)
-    assert not torch.equal(torch.get_rng_state(), state)
-    recording.undo()
+        torch.rand(2, generator=own)
     assert torch.equal(torch.get_rng_state(), state)
+    assert torch.equal(own.get_state(), of_its_own)
 
 
-def test_what_the_host_waits_for_is_refused() -> None:
-    with pytest.raises(RuntimeError, match="needs its answer on the host"), recorder():
-        torch.ones(1).item()
-
-
-def test_an_empty_copy_holds_real_values_and_keywords_reach_the_call() -> None:
+def test_an_empty_copy_holds_real_values_and_keywords_reach_the_call(device: SimulatedDevice) -> None:
     x = torch.tensor([3.0, 4.0])
-    calls: list[Any] = []
-    recording = recorder()
-    recording.graph.taped_call = lambda call, written: calls.append((call, [id(t) for t in written]))  # type: ignore
-    with recording:
+    with capture(device) as recording:
         like = torch.empty_like(x)
         out = torch.zeros(2)
         torch.add(x, 1, out=out)
         torch.ops.aten.add_.Tensor(self=out, other=x)
     assert like.tolist() == [3, 4]
     assert out.tolist() == [7, 9]
-    written = {str(call.func): ids for call, ids in calls}
-    assert written["aten.empty_like.default"] == []
-    assert written["aten.add.out"] == written["aten.add_.Tensor"] == [id(out)]
-    assert all(isinstance(call.kwargs, dict) for call, _ in calls)
+    calls = {str(call.func): call for call in recording.tape}
+    assert [bool(calls[name].computes) for name in ("aten.empty_like.default", "aten.add.out", "aten.add_.Tensor")] == [
+        False, True, True
+    ]  # fmt: skip
+    assert calls["aten.add.out"].kwargs["out"] is out
+    assert all(isinstance(call.kwargs, dict) for call in recording.tape)
 
 
-def test_memory_is_remembered_as_it_was_before_its_first_write() -> None:
+def test_memory_is_remembered_as_it_was_before_its_first_write(device: SimulatedDevice) -> None:
     outside = torch.zeros(2)
-    recording = recorder()
-    with recording:
+    with capture(device):
         outside.add_(1)
         outside.add_(1)
         torch.add(outside, 1, out=outside)
-    recording.undo()
     assert outside.tolist() == [0, 0]
-
-
-def test_only_calls_of_the_group_get_new_arguments() -> None:
-    x, y = torch.ones(2), torch.ones(1)
-    call = RecordedCall(func=torch.ops.aten.mul.Tensor, args=(x, 2), kwargs={}, out=x * 2, stream=0)
-    updater = Updater([object(), call])
-    with updater:
-        assert torch.ops.aten.mul.Tensor(x, other=y) is call.out
-    assert (updater.updated, call.kwargs, len(call.args)) == (1, {}, 2)
-    with updater:
-        torch.ops.aten.mul.Tensor(x, 3)
-    assert (updater.updated, call.args[1], call.kwargs) == (2, 3, {})
 
 
 def test_a_call_that_writes_runs_once_more_and_copies_nothing() -> None:
@@ -113,9 +88,10 @@ def test_what_writes_computes_and_a_view_does_not() -> None:
     assert not computes(torch.ops.aten._unsafe_view.default, x.view(1, 2), [1, 2])
 
 
-def test_a_file_that_a_call_writes_is_computed_at_every_replay() -> None:
-    schema = torch._C.parse_schema("npu::save_npugraph_tensor(Tensor input) -> ()")
-    func: Any = SimpleNamespace(_schema=schema, is_view=False)
-    assert RecordedCall(func=func, args=(torch.ones(1),), kwargs={}, out=None, stream=0).computes
+def test_a_file_that_a_call_writes_and_what_it_prints_are_made_at_every_replay() -> None:
+    for name in ("save_npugraph_tensor", "print_npugraph_tensor"):
+        schema = torch._C.parse_schema(f"npu::{name}(Tensor input) -> ()")
+        func: Any = SimpleNamespace(_schema=schema, is_view=False)
+        assert RecordedCall(func=func, args=(torch.ones(1),), kwargs={}, out=None, stream=0).computes
     scope: Any = SimpleNamespace(_schema=torch._C.parse_schema("air::record(Tensor input) -> Tensor"), is_view=False)
     assert not RecordedCall(func=scope, args=(), kwargs={}, out=torch.ones(1), stream=0).computes

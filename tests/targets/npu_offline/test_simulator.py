@@ -29,6 +29,28 @@ def test_one_capture_three_replays_three_task_updates_and_every_broken_part_is_n
 
 
 @offline
+def test_graphs_of_attention_get_new_lengths_in_every_form_that_servers_use() -> None:
+    found = in_a_process("task_updates.py")
+    copies = found["wrong"].pop("negative control: copies of the captured tensors")
+    assert copies, "what a CPU's tensors become in torch_npu's own dispatch mode"
+    assert set(found["wrong"]) == {
+        "default", "out", "by hand", "by hand, the replay first", "by hand, without reset", "by hand, in one call"
+    }  # fmt: skip
+    assert not any(found["wrong"].values())
+    assert found["counts"] == {"capture": 6, "replay": 18, "task_update": 18}
+    assert found["beside"], "lengths of a query of one token, and a softmax_lse that is not asked for, mean nothing"
+    for what, words in {
+        "no dispatch": "does not support update",
+        "three updates for two": "there are only 3 elements",
+        "a group outside": "AclmdlRICaptureTaskGrpBegin(stream), error code is 107029",
+        "an update on the capturing stream": "TaskUpdateBegin(stream, handle.task_group), error code is 107027",
+        "a result of another shape": "'out' holds a tensor of shape (3,). The result has (2, 4, 1, 16).",
+        "lse of another shape": "'out' holds a tensor of shape (1,). The result has (2, 4, 1, 1).",
+    }.items():
+        assert words in found["answers"][what]
+
+
+@offline
 def test_two_streams_that_no_event_orders_are_noticed() -> None:
     """npugraph_ex of 2.13.0 drops its own record and wait, which is why plans are written with air's."""
     found = in_a_process("own_events.py")

@@ -160,6 +160,20 @@ def test_weight_norm_is_torchs() -> None:
     )
 
 
+def test_dropout_is_one_operator_with_its_mask() -> None:
+    x = torch.ones(100, requires_grad=True)
+    for p, train in ((0.0, True), (0.5, False)):
+        assert operators.dropout(x, p, train) is x
+    torch.manual_seed(0)
+    dropped = operators.dropout(x, 0.5, True)
+    torch.manual_seed(0)
+    assert torch.equal(dropped, torch.native_dropout(x, 0.5, True)[0])
+    assert dropped.unique().tolist() == [0, 2]
+    (gradient,) = torch.autograd.grad(dropped.sum(), x)
+    assert torch.equal(gradient, dropped.detach())
+    assert operators.dropout(x, 1.0, True).tolist() == [0] * 100
+
+
 # npu_operators.
 
 BEHIND = "Tensor? pse=None, Tensor? atten_mask=None, float scale=1.0, float keep_prob=1.0, int sparse_mode=0"
@@ -335,4 +349,5 @@ def test_composites_are_registered_with_and_without_autograd() -> None:
     assert told == [
         ("scaled_dot_product_attention", sdpa, "AutogradCPU"), ("scaled_dot_product_attention", sdpa, "CPU"),
         ("_weight_norm", norm, "AutogradCPU"), ("_weight_norm", norm, "CPU"),
+        ("dropout", operators.dropout, "AutogradCPU"), ("dropout", operators.dropout, "CPU"),
     ]  # fmt: skip

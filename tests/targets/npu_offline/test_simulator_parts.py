@@ -15,8 +15,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from npucompose.errors import CompileError, ConfigError
 from npucompose.targets.npu_offline import simulator
 from npucompose.targets.npu_offline.simulator import classes, compiled, ge_session, lacking, modules, operators
-from npucompose.targets.npu_offline.simulator.device import CallLedger, SimulatedDevice, SimulatedGraph
-from npucompose.targets.npu_offline.simulator.ge_session import TorchDataType, TorchNpuGraphBase
+from npucompose.targets.npu_offline.simulator.device import CallLedger, SimulatedDevice
+from npucompose.targets.npu_offline.simulator.ge_session import TorchDataType
+from npucompose.targets.npu_offline.simulator.graph import SimulatedGraph
 from npucompose.vendor.devices import device_of
 from tests.targets.npu_offline.asked import on_stream
 
@@ -28,6 +29,8 @@ def test_a_process_becomes_a_device_once_and_only_where_it_may(monkeypatch: pyte
     monkeypatch.setattr(simulator, "_INSTALLED", [])
     monkeypatch.setattr(modules, "install", lambda *given: told.append(given))
     monkeypatch.setattr(operators, "define", lambda *given: told.append(given))
+    (tmp_path / "torch_npu").mkdir()
+    (tmp_path / "torch_npu/version.py").write_text('__version__ = "2.99.0"\n')
     for value in ("0", None):
         monkeypatch.delenv(simulator.ALLOWED, raising=False)
         if value is not None:
@@ -36,7 +39,7 @@ def test_a_process_becomes_a_device_once_and_only_where_it_may(monkeypatch: pyte
             simulator.install(tmp_path)
     monkeypatch.setenv(simulator.ALLOWED, "1")
     device = simulator.install(tmp_path)
-    assert told == [(device, tmp_path / "torch_npu"), (device, tmp_path / "torch_npu")]
+    assert told == [(device, tmp_path / "torch_npu"), (device, tmp_path / "torch_npu", "2.99.0")]
     monkeypatch.delenv(simulator.ALLOWED)
     assert simulator.install(tmp_path / "another") is device
     simulator._INSTALLED.append("a later one")  # type: ignore[arg-type]
@@ -48,24 +51,12 @@ def test_a_process_becomes_a_device_once_and_only_where_it_may(monkeypatch: pyte
 
 
 @pytest.fixture
-def session(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    device: Any = SimpleNamespace(ledger=CallLedger(), ge_sessions=[], soc=device_of(None))
-    monkeypatch.setattr(TorchNpuGraphBase, "programs", {})
+def session() -> dict[str, Any]:
+    device: Any = SimpleNamespace(ledger=CallLedger(), ge_sessions=[], not_written=[], soc=device_of(None))
     return {"device": device, **ge_session.attributes(device)}
 
 
-def concrete(
-    function: Any, outputs: dict[int, int], *infos: Any, symbols: Any = (), metas: Any = (), count: int = 2
-) -> Any:
-    dtypes = SimpleNamespace(list=SimpleNamespace(i=[0] * count))
-    return SimpleNamespace(
-        _fx_graph=function, graph=SimpleNamespace(attr={"_output_dtypes": dtypes}), _fx_outputs_mapping=outputs,
-        _fx_input_names=list("abc"[: len(infos) or 1]), _input_info_list=[SimpleNamespace(func=i) for i in infos],
-        _all_sym_input_idx=dict(symbols), _all_meta_tensor_input=dict(metas),
-    )  # fmt: skip
-
-
-def test_a_session_keeps_what_it_was_handed_and_runs_the_fx_graph(session: dict[str, Any]) -> None:
+def test_a_session_keeps_what_it_was_handed_and_runs_the_program(session: dict[str, Any]) -> None:
     device, base = session["device"], session["TorchNpuGraphBase"]
     graph = base("graph_1")
     assert (graph.loaded, graph.runs, device.ge_sessions, base.device) == (None, 0, [graph], device)
@@ -73,57 +64,30 @@ def test_a_session_keeps_what_it_was_handed_and_runs_the_fx_graph(session: dict[
     graph.load(bytearray(b"model"), options, [], [], 0)
     options["ge.a"] = "2"
     assert graph.loaded == (b"model", {"ge.a": "1"})
-    x = torch.ones(2, requires_grad=True)
-    index = SimpleNamespace(fx_input_idx=0)
-    TorchNpuGraphBase.programs["graph_1"] = concrete(lambda a: (a + 1, a * 3), {0: 1, 1: 0}, index)
-    first, second = graph.run(([x], None, None))
-    assert (first.tolist(), second.tolist(), first.requires_grad) == ([3, 3], [2, 2], False)
-    kept = torch.zeros(5)
-    assigned = [kept, None]
-    TorchNpuGraphBase.programs["graph_1"] = concrete(lambda a: (a + 1, a * 3), {0: 1}, index)
-    assert graph.run(([x], assigned, None))[0] is kept
-    assert assigned == [kept, None]
-    assert [one is None for one in graph.run(([x], None, None))] == [True, False]
-    assert graph.runs == 3
-    assert device.ledger.lines == ["ge_load graph_1", *["ge_run graph_1"] * 3]
+    with pytest.raises(RuntimeError, match="GE graph 'graph_1' has no FX graph to run"):
+        graph.run(([], None, None))
+    graph.program = SimpleNamespace(run=lambda inputs, assigned: [inputs, assigned])
+    x, kept = torch.ones(1), torch.zeros(1)
+    assert graph.run(([x], [None, kept], "a stream")) == [[x], [None, kept]]
+    assert graph.runs == 1
+    assert device.ledger.lines == ["ge_load graph_1", "ge_run graph_1"]
     with pytest.raises(RuntimeError, match="tuning graph_1 needs CANN's AOE"):
-        graph.auto_tune(None)
+        graph.auto_tune(([x], None))
+    for refused, act in {
+        "element 0 is None": lambda: graph.auto_tune(([None], None)),
+        "element 1 is not a Tensor": lambda: graph.auto_tune(([x, 123], None)),
+        "element 0 is not a Tensor": lambda: graph.run(([123], None, None)),
+        "element 2 is not a Tensor": lambda: graph.run(([x], [None, x, 123], None)),
+    }.items():
+        with pytest.raises(RuntimeError, match=refused):
+            act()
     assert graph.summary() == "simulator: no GE"
 
 
-def test_the_fx_graphs_arguments_are_found_among_ges_inputs() -> None:
-    found = concrete(
-        None,
-        {},
-        SimpleNamespace(fx_input_idx=2),
-        SimpleNamespace(fx_input_idx_list=[0, 1]),
-        None,
-        symbols={"s0": 0, "s1": 1},
-    )
-    tensor = torch.ones(3)
-    arguments = ge_session._fx_arguments(found, [tensor, torch.tensor([7, 8]), None])
-    assert arguments[:2] == [7, 8]
-    assert all(type(one) is int for one in arguments[:2])
-    assert arguments[2] is tensor
-    alone = concrete(None, {}, SimpleNamespace(fx_input_idx=0), SimpleNamespace(fx_input_idx=1), symbols={"s0": 1})
-    arguments = ge_session._fx_arguments(alone, [tensor, torch.tensor(4)])
-    assert (arguments[0] is tensor, arguments[1], type(arguments[1])) == (True, 4, int)
-    with pytest.raises(ValueError, match="zip"):
-        ge_session._fx_arguments(alone, [tensor])
-
-
-def test_a_symbol_that_ge_does_not_take_is_read_off_a_dimension() -> None:
-    def size(expression: str) -> Any:
-        return SimpleNamespace(node=SimpleNamespace(expr=expression))
-
-    metas = {1: SimpleNamespace(shape=(size("s9"), size("s0"))), 2: SimpleNamespace(shape=(4, size("s0"), size("s1")))}
-    arguments = [None, None, torch.ones(4, 6, 9)]
-    assert ge_session._symbol("s0", metas, arguments) == 6
-    assert ge_session._symbol("s1", metas, arguments) == 9
-    assert ge_session._symbol("s9", metas, arguments) is None
-    found = concrete(None, {}, None, SimpleNamespace(fx_input_idx=1), symbols={"s7": 0},
-                     metas={1: SimpleNamespace(shape=(size("s7"),))})  # fmt: skip
-    assert ge_session._fx_arguments(found, [None, torch.ones(5)])[0] == 5
+def test_an_export_says_what_is_not_written(session: dict[str, Any]) -> None:
+    with pytest.warns(UserWarning, match=r"net\.air is not written, because CANN's GE makes it; out has what TorchAir"):
+        session["export"](b"model", {"export_path_dir": "out", "export_name": "net.air"})
+    assert session["device"].not_written == ["net.air"]
 
 
 def test_the_engine_notes_what_it_is_told_and_answers(session: dict[str, Any]) -> None:
@@ -213,9 +177,10 @@ def compiled_functions(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 def test_streams_limits_and_options_are_the_devices(compiled_functions: dict[str, Any]) -> None:
     c = compiled_functions
     assert c["_npu_getCurrentStream"](0) == c["_npu_getDefaultStream"](0) == (0, 0, 20)
-    c["_npu_setStream"](stream_id=3, device_index=0, device_type=20)
-    assert (c["_npu_getCurrentStream"](0), c["device"].current) == ((3, 0, 20), 3)
-    at = {"stream_id": 3, "device_index": 0, "device_type": 20}
+    assert c["device"].new_stream() == 96
+    c["_npu_setStream"](stream_id=99, device_index=0, device_type=20)
+    assert (c["_npu_getCurrentStream"](0), c["device"].current) == ((99, 0, 20), 99)
+    at = {"stream_id": 99, "device_index": 0, "device_type": 20}
     c["_npu_set_stream_res_limit"](**at, type=1, value=5)
     assert [c["_npu_get_stream_res_limit"](**at, type=kind) for kind in (0, 1)] == [24, 5]
     c["_npu_reset_stream_res_limit"](**at)
@@ -231,33 +196,8 @@ def test_streams_limits_and_options_are_the_devices(compiled_functions: dict[str
     assert (c["_npu_get_sync_debug_mode"](), c["_npu_get_task_queue_enable"]()) == (2, 1)
     assert c["_npu_is_jit_compile_false"]()
     assert c["_npu_memorySnapshot"](None)["segments"] == []
-    c["_npu_eraseStream"](tensor=torch.ones(2), stream_id=3, device_index=0, device_type=20)
-    assert c["device"].ledger.lines[-1] == "erase_stream [2] of stream 3"
-
-
-LIST = """
-custom:
-  - func: npu_first(Tensor self) -> Tensor
-  - npu_second(Tensor self) -> Tensor
-  - func: abs(Tensor self) -> Tensor
-symint:
-  - func: npu_first(Tensor self, int other) -> Tensor
-  - func: npu_first.out(Tensor self, *, Tensor(a!) one, Tensor(b!) two) -> (Tensor(a!), Tensor(b!))
-quant:
-  - func: npu_third.out(Tensor self, *, Tensor(a!) out) -> Tensor(a!)
-official:
-  - func: npu_official(Tensor self) -> Tensor
-"""
-
-
-def test_each_name_of_the_list_is_defined_once_and_torchs_own_are_not() -> None:
-    assert list(operators.schemas(LIST)) == [
-        "npu_first(Tensor self) -> Tensor",
-        "npu_second(Tensor self) -> Tensor",
-        "npu_first.out(Tensor self, *, Tensor[] out) -> (Tensor, Tensor)",
-        "npu_third.out(Tensor self, *, Tensor(a!) out) -> Tensor(a!)",
-    ]
-    assert operators.registered("f(Tensor(a!) x, Tensor(b!) y) -> ()") == "f(Tensor(a!) x, Tensor(b!) y) -> ()"
+    c["_npu_eraseStream"](tensor=torch.ones(2), stream_id=99, device_index=0, device_type=20)
+    assert c["device"].ledger.lines[-1] == "erase_stream [2] of stream 99"
 
 
 # Placement.
@@ -301,15 +241,21 @@ def test_a_placed_tensor_keeps_its_layout_and_its_marks(monkeypatch: pytest.Monk
     assert ge_session.on_npu(base).storage_offset() == 0
 
 
-def test_graphs_are_converted_as_for_the_npu_and_kept_for_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_graphs_are_converted_as_for_the_npu_and_their_sessions_know_what_to_run(
+    monkeypatch: pytest.MonkeyPatch, session: dict[str, Any]
+) -> None:
     told: list[Any] = []
+    base = session["TorchNpuGraphBase"]
 
     class GeConcreteGraph:
-        graph = SimpleNamespace(name="graph_3")
+        def __init__(self) -> None:
+            self.graph = SimpleNamespace(_executor=base("graph_3"))
 
-        def save_fx_graph(self, graph_module: Any) -> str:
-            told.append(("save", self, graph_module))
-            return "saved"
+        def __call__(self, *args: Any) -> Any:
+            return self.graph._executor.program
+
+        def codegen(self, text: str | None) -> str | None:
+            return text
 
     class Converter:
         def __init__(self, graph: Any) -> None:
@@ -325,25 +271,31 @@ def test_graphs_are_converted_as_for_the_npu_and_kept_for_the_run(monkeypatch: p
     converter: Any = ModuleType("torchair._ge_concrete_graph.fx2ge_converter")
     converter.GeConcreteGraph = GeConcreteGraph
     compiler: Any = ModuleType("torchair.npu_fx_compiler")
-    compiler._NpuGraphConverter = Converter
-    for name in ("torchair", "torchair._ge_concrete_graph"):
+    compiler._NpuGraphConverter, compiler._compile_py_code = Converter, base
+    caching: Any = ModuleType("torchair.inference._cache_compiler")
+    caching.CompiledModel = type("CompiledModel", (), {"save": None, "load": classmethod(lambda *_: None)})
+    for name in ("torchair", "torchair._ge_concrete_graph", "torchair.inference"):
         monkeypatch.setitem(sys.modules, name, ModuleType(name))
-    for module in (converter, compiler):
+    for module in (converter, compiler, caching):
         monkeypatch.setitem(sys.modules, module.__name__, module)
+        parent, _, leaf = module.__name__.rpartition(".")
+        setattr(sys.modules[parent], leaf, module)
     ge_session.place_ge_graphs.cache_clear()
     monkeypatch.setattr(ge_session, "DEVICE", "cuda:0")
     monkeypatch.setattr(ge_session, "on_npu", lambda value: f"placed {value}")
-    monkeypatch.setattr(TorchNpuGraphBase, "programs", {})
+    monkeypatch.setattr(ge_session, "PROGRAMS", {})
+    monkeypatch.setattr(ge_session, "GeProgram", SimpleNamespace(from_concrete=lambda graph: ("program of", graph)))
     ge_session.place_ge_graphs()
     ge_session.place_ge_graphs()
     graph = GeConcreteGraph()
-    assert graph.save_fx_graph("module") == "saved"
-    assert TorchNpuGraphBase.programs == {"graph_3": graph}
+    assert graph() == ("program of", graph)
+    assert graph.codegen(None) is None
+    assert graph.codegen("the text") == "the text"
+    assert compiler._compile_py_code("the text").program == ("program of", graph)
+    assert compiler._compile_py_code("another text").program is base("graph_4").program is None
     assert Converter(graph).run("x", 1, named=2) == "converted"
     assert Converter("another graph").run("x", named=2) == "converted"
-    assert told == [
-        ("save", graph, "module"), (("placed x", "placed 1"), {"named": 2}, "cuda:0"), (("x",), {"named": 2}, "cpu"),
-    ]  # fmt: skip
+    assert told == [(("placed x", "placed 1"), {"named": 2}, "cuda:0"), (("x",), {"named": 2}, "cpu")]
 
 
 def test_there_is_one_device_and_it_is_number_0() -> None:
@@ -411,13 +363,18 @@ def test_dynamo_is_set_up_with_what_the_wheel_has(monkeypatch: pytest.MonkeyPatc
     wheel = {
         "torch_npu.utils._dynamo": noting("add_dynamo_methods_init", *["register_npu_graphsafe_rng"] * later),
         "torch_npu.dynamo.trace_rule": noting("_patch_npu_trace_rules"),
+        "torch_npu.dynamo": noting("_register_backends"),
     }
+    monkeypatch.setattr("torch._dynamo.register_backend", lambda _, name: called.append(name))
     monkeypatch.setattr("torch._dynamo.trace_rules.add", called.append)
     monkeypatch.setattr(modules.importlib, "import_module", wheel.__getitem__)
     modules._dynamo()
     ours, *rest = called
     assert ours == "npucompose.targets.npu_offline.simulator"
-    assert rest == ["add_dynamo_methods_init", "_patch_npu_trace_rules", *["register_npu_graphsafe_rng"] * later]
+    later_too = ["register_npu_graphsafe_rng"] * later
+    assert rest == [
+        "add_dynamo_methods_init", "_patch_npu_trace_rules", *later_too, "_register_backends", "npugraphs"
+    ]  # fmt: skip
 
 
 def test_an_event_is_external_only_where_that_is_asked_for(compiled_functions: dict[str, Any]) -> None:

@@ -76,9 +76,9 @@ def test_results_name_their_wheel(monkeypatch: pytest.MonkeyPatch) -> None:
     assert TARGET.identity() == {"npu": "simulated"}
 
 
-def test_only_captured_graphs_are_cached_and_only_ges_values_need_a_note() -> None:
+def test_whatever_is_compiled_can_be_cached_and_only_ges_values_need_a_note() -> None:
     modes = (GE, ACLGRAPH, NPUGRAPH_EX, "eager")
-    assert [TARGET.support(mode).caches for mode in modes] == [False, True, True, False]
+    assert [TARGET.support(mode).caches for mode in modes] == [True, True, True, False]
     assert [TARGET.support(mode).numerics_note is None for mode in modes] == [False, True, True, True]
 
 
@@ -100,14 +100,16 @@ def test_what_the_device_was_told_is_counted(monkeypatch: pytest.MonkeyPatch) ->
     order.call(2, "relu", reads={1}, writes={2})
     told = ["record event 1", "wait event 1", "wait event 2", "wait external event 3", "limit stream", "mm", "record"]
     graphs = [
-        SimpleNamespace(seconds=0.5, kernels=2, notes=told, order=order),
-        SimpleNamespace(seconds=0.25, kernels=1, notes=["mm"], order=Order(clocks={1: {}})),
+        SimpleNamespace(seconds=0.5, kernels=2, notes=told, order=order, outside=["mm ran"]),
+        SimpleNamespace(seconds=0.25, kernels=1, notes=["mm"], order=Order(clocks={1: {}}), outside=[]),
     ]
-    monkeypatch.setattr(npu_offline, "_device", lambda: SimpleNamespace(ledger=ledger, graphs=graphs))
-    assert TARGET.counts(GE) == {"captures": 0, "replays": 5}
+    monkeypatch.setattr(
+        npu_offline, "_device", lambda: SimpleNamespace(ledger=ledger, graphs=graphs, not_written=["net.air"])
+    )
+    assert TARGET.counts(GE) == {"captures": 0, "replays": 5, "not_written": ("net.air",)}
     assert TARGET.counts(ACLGRAPH) == {
         "captures": 2, "replays": 3, "task_updates": 4, "event_records": 2, "event_waits": 2, "core_limits": 1,
-        "streams": 2, "unordered": tuple(order.unordered),
+        "streams": 2, "unordered": (*order.unordered, "mm ran"),
     }  # fmt: skip
     assert len(order.unordered) == 1
     backend: Any = SimpleNamespace(mode=ACLGRAPH)

@@ -14,8 +14,9 @@ from torch import nn
 import npucompose
 from npucompose.targets.npu_offline import wheel
 from npucompose.targets.npu_offline.simulator import install
-from npucompose.targets.npu_offline.simulator.device import SimulatedGraph
-from npucompose.targets.npu_offline.simulator.recorder import Recorder, Updater
+from npucompose.targets.npu_offline.simulator.graph import SimulatedGraph
+from npucompose.targets.npu_offline.simulator.recorder import MemoryBefore
+from npucompose.targets.npu_offline.simulator.tasks import Updater
 
 LENGTHS = ([11, 12], [13, 40], [14, 41])
 
@@ -39,18 +40,18 @@ def no_replay(graph: SimulatedGraph) -> None:
     graph.replays += 1
 
 
-def no_undo(recorder: Recorder) -> None:
+def no_undo(memory: MemoryBefore) -> None:
     pass
 
 
-def ignored_update(updater: Updater, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-    return next(call.out for call in updater.tasks if call.func is func)
+def ignored_update(updater: Updater, new: Any) -> None:
+    updater.updated += 1
 
 
 BROKEN: dict[str, tuple[type[Any], str, Callable[..., Any]]] = {
     "replay does nothing": (SimulatedGraph, "replay", no_replay),
-    "capture is not undone": (Recorder, "undo", no_undo),
-    "task update is ignored": (Updater, "__torch_dispatch__", ignored_update),
+    "capture is not undone": (MemoryBefore, "undo", no_undo),
+    "task update is ignored": (Updater, "_update", ignored_update),
 }
 
 

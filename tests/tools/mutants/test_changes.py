@@ -57,12 +57,26 @@ def changes(found: list[Mutation]) -> set[tuple[str, str]]:
         ("return all(a)", ("quantifier", "all → any")),
         ("return [x for x in a if f(x)]", ("dropped check", "f(x) → True")),
         ("return a if b else f", ("ignored case", "a if b else f → (f)")),
+        ("for x in a: continue", ("left loop", "continue → break")),
+        ("while a: break", ("left loop", "break → continue")),
+        ("return {**a, 'x': b}", ("merged the other way", "{**a, 'x': b} → ({'x': b, **a})")),
+        ("return a in ('x', 'y')", ("dropped item", "('x', 'y') → (('y',))")),
+        ("key = (a, b.c)", ("dropped field", "(a, b.c) → ((a,))")),
+        ("return a.low / b", ("other end", "a.low → (a.high)")),
+        ("return dict(f(a))", ("ignored alias", "dict(f(a)) → (f(a))")),
     ],
 )
 def test_a_careless_engineer_would(line: str, expected: tuple[str, str]):
     found = of_python(f"def do(a, b):\n    {line}\n")
     assert expected in changes(found)
     assert all(mutation.scope == "do" and not mutation.at_import for mutation in found)
+
+
+def test_a_function_that_makes_a_key_forgets_each_of_its_fields():
+    found = of_python("def _cache_key(a, b):\n    return (a, b.shape)\n")
+    dropped = [mutation.change for mutation in found if mutation.kind == "dropped field"]
+    assert sorted(dropped) == ["(a, b.shape) → ((a,))", "(a, b.shape) → ((b.shape,))"]
+    assert "dropped field" not in {mutation.kind for mutation in of_python("def both(a, b):\n    return (a, b)\n")}
 
 
 def test_what_order_cannot_change_is_not_exchanged_and_an_assertion_of_zip_is_left_alone():

@@ -182,7 +182,8 @@ def _guard_range(builder: Builder, rule: CastAround, tensor: fx.Node, cast: fx.N
         )
     raise RejectedError(
         f"{builder.node.target} (node {builder.node.name}): adapt rule '{rule.name}' casts {narrow}, and this mode "
-        "cannot check at run time that every value fits. Use a mode that records kernels."
+        "cannot check at run time that every value fits: an NPU has no kernel for aten._assert_async. Check it with "
+        "target=cpu mode=reduce-overhead, and give the operator values of the narrower type on an NPU."
     )
 
 

@@ -174,7 +174,7 @@ def _fitting(graph: fx.Graph, seeds: Mapping[fx.Node, Batch], aliases: Aliases) 
         try:
             split(copy, region_of(copy, own, aliases_of(copy), frozenset(named[name] for name in left)))
         except Misplaced as found:
-            left |= {found.node.name}
+            left |= {str(found)}
             continue
         banned = frozenset(node for node in graph.nodes if node.name in left)
         return region_of(graph, seeds, aliases, banned), copy

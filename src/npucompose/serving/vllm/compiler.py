@@ -108,7 +108,8 @@ class RecipeCompiler(CompilerInterface):
 
     def _restored(self, known: Mapping[str, Any], graph: fx.GraphModule, example_inputs: list[Any]) -> Piece | None:
         assert self.recipe is not None
-        piece = restored(self.recipe, graph, example_inputs, known["code"], self.unrecorded, self._memory)
+        settings = self.vllm_config.compilation_config.inductor_compile_config
+        piece = restored(self.recipe, graph, example_inputs, settings, known["code"], self.unrecorded, self._memory)
         if piece is not None:
             for line in known["said"]:
                 logger.info("When it was compiled: %s", line)

@@ -11,7 +11,6 @@ from typing import Any
 
 from npucompose.serving.vllm.recipe import Recipe
 
-READ_AT = "0.32.0"
 ACTING_MODE = "VLLM_COMPILE"
 """The compilation mode in which vLLM asks a compiler of others for the pieces of a model."""
 BACKEND = "npucompose"
@@ -112,10 +111,18 @@ BY_PROCESSOR: Mapping[str, Any] = {
     "inductor_compile_config.cpp.dynamic_threads": True,
 }
 """What vLLM sets on a processor, whatever is asked."""
+NOT_PADDED = (
+    "extensions.vllm.graphs=piecewise: vLLM's attention with a latent cache takes no padded rows on a processor, so "
+    "that each size is recorded for itself and no step is filled up to the next one."
+)
+"""vllm/v1/attention/backends/mla/cpu_mla.py, do_kv_cache_update: as many slots as real rows."""
 
 
-def set_by(recipe: Recipe, sizes: Sequence[int]) -> dict[str, Any]:
-    """What a recipe sets, by option, whatever is asked; `sizes` are those that vLLM's scheduler can have."""
+def set_by(recipe: Recipe, sizes: Sequence[int], *, pads: bool = True) -> dict[str, Any]:
+    """What a recipe sets, by option, whatever is asked; `sizes` are those that vLLM's scheduler can have.
+
+    `pads`: the model takes padded rows, so that vLLM may fill a step up to the next size between attentions.
+    """
     found: dict[str, Any] = {
         "mode": ACTING_MODE,
         "backend": BACKEND,
@@ -126,7 +133,7 @@ def set_by(recipe: Recipe, sizes: Sequence[int]) -> dict[str, Any]:
     }
     if recipe.options.graphs == "full":
         return {**found, "splitting_ops": []}
-    if sizes:
+    if sizes and pads:
         found |= {
             "cudagraph_mode": "PIECEWISE",
             "cudagraph_capture_sizes": list(sizes),
@@ -136,7 +143,7 @@ def set_by(recipe: Recipe, sizes: Sequence[int]) -> dict[str, Any]:
 
 
 def effective(recipe: Recipe, asked: Mapping[str, Any], most: int) -> dict[str, Any]:
-    """Every option as it acts, as far as vLLM's version READ_AT says it; of those without effect what is asked.
+    """Every option as it acts, as the version of vLLM that was read has it; of those without effect what is asked.
 
     `most` is the largest number of tokens in a step.
     """

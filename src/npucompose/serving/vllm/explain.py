@@ -21,7 +21,7 @@ from npucompose.console import console
 from npucompose.errors import ConfigError
 from npucompose.input_safety import plain_yaml
 from npucompose.serving.vllm.installed import installed
-from npucompose.serving.vllm.recipe import read
+from npucompose.serving.vllm.recipe import path_of, read
 from npucompose.serving.vllm.requested import MOST_TOKENS, NO_MEANING, OptionOutcome, Requested, requested, said
 from npucompose.table.structure import facts_of
 from npucompose.vendor.option_specs import shown
@@ -39,7 +39,7 @@ def act(arguments: argparse.Namespace) -> int:
     if most < 1:
         raise ConfigError(f"--max-num-batched-tokens {most}: must be at least 1.")
     compilation = _configuration(arguments.compilation_config)
-    recipe = read(str(Path(arguments.vllm).absolute()))
+    recipe = read(path_of("--vllm", arguments.vllm, "a recipe"))
     requested(recipe, compilation, most)  # refuses by itself before vLLM is asked
     found = requested(recipe, compilation, most, installed(recipe.path, compilation, most))
     if arguments.json:

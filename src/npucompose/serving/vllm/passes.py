@@ -58,7 +58,7 @@ class RecipePasses(InductorPass):
 
 class LeftToInductor(InductorPass):
     """In place of vLLM's FixFunctionalizationPass, which names operators that only a GPU's vLLM has (0.32: it raises
-    where it meets an in-place operator): Inductor puts them in place by itself, or `lower` does."""
+    where it meets an in-place operator): Inductor puts them in place by itself, or `pieces.put_in_place` does."""
 
     def __call__(self, graph: fx.Graph) -> None: ...
 
@@ -98,14 +98,7 @@ class RecipePassManager(PostGradPassManager):
         return found
 
     def lower(self, graph: fx.Graph) -> None:
-        """What vLLM's own passes make of a graph, its operators in place again, for who records it as it is.
-
-        Inductor's steps after the manager: torch/_inductor/fx_passes/post_grad.py.
-        """
-        from torch._inductor.fx_passes.post_grad import decompose_auto_functionalized
-        from torch._inductor.fx_passes.reinplace import reinplace_inplaceable_ops
-        from torch._inductor.fx_utils import FakeTensorUpdater
-
+        """What vLLM's own passes make of a graph that is recorded as it is."""
         last = self.fix_functionalization
         if isinstance(last, BeforeTheLast):
             self.fix_functionalization = last.last
@@ -113,6 +106,3 @@ class RecipePassManager(PostGradPassManager):
             self(graph)
         finally:
             self.fix_functionalization = last
-        assert graph.owning_module is not None
-        reinplace_inplaceable_ops(FakeTensorUpdater(graph.owning_module), graph)
-        decompose_auto_functionalized(graph)

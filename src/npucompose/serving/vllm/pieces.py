@@ -177,15 +177,20 @@ def restored(
     recipe: Recipe,
     graph: fx.GraphModule,
     example_inputs: Sequence[Any],
+    settings: Mapping[str, Any],
     code: Mapping[str, Any],
     unrecorded: Unrecorded,
     memory: Any = None,
 ) -> Piece | None:
-    """The piece `graph` as an earlier process compiled it (`Piece.code`); None where its code is not to be had."""
+    """The piece `graph` as an earlier process compiled it (`Piece.code`) with the same `settings` of Inductor's; None
+    where its code is not to be had."""
+    from torch._inductor import config as inductor_config
+
     kept = of_facts(KeptCode, code, where="code")
     backend = _backend(recipe, memory)
     target = backend.target
-    called = target.restored(backend, graph, example_inputs, kept) if isinstance(target, LoadsCode) else None
+    with inductor_config.patch(dict(settings)):
+        called = target.restored(backend, graph, example_inputs, kept) if isinstance(target, LoadsCode) else None
     return None if called is None else _piece(recipe, graph, called, backend, unrecorded)
 
 
@@ -209,10 +214,29 @@ def _piece(
 def _lowered_first(pipeline: PassPipeline, manager: Lowering) -> Any:
     def run(graph_module: fx.GraphModule, *given: Any, **named: Any) -> Records:
         manager.lower(graph_module.graph)
-        graph_module.recompile()
+        put_in_place(graph_module)
         return pipeline(graph_module, *given, **named)
 
     return run
+
+
+def put_in_place(graph_module: fx.GraphModule) -> None:
+    """Operators that write are in place again, as Inductor has them behind the engine's passes.
+
+    Inductor's steps, in the surroundings that it makes for them: torch/_inductor/fx_passes/post_grad.py.
+    """
+    from torch._guards import detect_fake_mode
+    from torch._inductor.fx_passes import post_grad, reinplace
+    from torch._inductor.fx_utils import FakeTensorUpdater
+    from torch._inductor.virtualized import V
+
+    graph = graph_module.graph
+    with V.set_fake_mode(detect_fake_mode([node.meta.get("val") for node in graph.nodes])):
+        reinplace.reinplace_inplaceable_ops(FakeTensorUpdater(graph_module), graph)
+        if hasattr(post_grad, "fix_auto_functionalized_dtype_views"):  # came with torch 2.13
+            post_grad.fix_auto_functionalized_dtype_views(graph)
+        post_grad.decompose_auto_functionalized(graph)
+    graph_module.recompile()
 
 
 def _with_static_weights(graph: fx.GraphModule) -> fx.GraphModule:

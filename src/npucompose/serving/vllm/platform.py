@@ -9,7 +9,7 @@ from vllm.logger import init_logger  # pyright: ignore[reportMissingImports]
 from vllm.platforms.cpu import CpuPlatform  # pyright: ignore[reportMissingImports]
 
 from npucompose.serving.vllm import steps
-from npucompose.serving.vllm.configuration import BACKEND, set_by
+from npucompose.serving.vllm.configuration import BACKEND, NOT_PADDED, set_by
 from npucompose.serving.vllm.recipe import Recipe, recipe_of
 
 logger = init_logger("vllm.npucompose")
@@ -84,7 +84,10 @@ def compile_by(recipe: Recipe, vllm_config: Any) -> None:
     sizes, beyond = recipe.sizes_within(most)
     if beyond:
         logger.warning("Sizes %s of the recipe are above max_num_batched_tokens=%d: left out.", beyond, most)
-    for option, value in set_by(recipe, sizes).items():
+    pads = _takes_padded_rows(vllm_config.model_config)
+    if recipe.options.graphs == "piecewise" and not pads:
+        logger.warning(NOT_PADDED)
+    for option, value in set_by(recipe, sizes, pads=pads).items():
         _set(config, option, value)
     os.environ["VLLM_USE_AOT_COMPILE"] = "0"  # its artifacts hold Inductor's code and nothing that is around it
     _with_our_worker(vllm_config)
@@ -97,6 +100,11 @@ def compile_by(recipe: Recipe, vllm_config: Any) -> None:
         sizes,
         recipe.others,
     )
+
+
+def _takes_padded_rows(model_config: Any) -> bool:
+    """A reload of vLLM's configuration has no model."""
+    return model_config is None or not model_config.use_mla
 
 
 def _with_our_worker(vllm_config: Any) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
 import os
+import re
 from collections.abc import Mapping
 from functools import cache, cached_property
 from pathlib import Path
@@ -12,14 +14,15 @@ from attrs import frozen
 
 from airflow_free.keys import code_digests, digest
 from npucompose.compose.check import Checked
-from npucompose.errors import ConfigError
+from npucompose.errors import ConfigError, unknown
 from npucompose.experiment.job import RESULT_PACKAGES, source_of, values_of
 from npucompose.machine import installed_version
 from npucompose.serving.recipe_file import read_checked, without_freezing
 from npucompose.serving.vllm.options import VllmOptions
 
-KEY = "npucompose"
-"""Of vLLM's `additional_config`."""
+KEY, STEPS = "npucompose", "npucompose_steps"
+"""Of vLLM's `additional_config`: the recipe, and a file for a trace of the steps, which no recipe names."""
+KEYS = (KEY, STEPS)
 VARIABLE = "NPUCOMPOSE_RECIPE"
 """The environment variable that says the same, for a vLLM whose command line does not reach its platform."""
 NOT_FROZEN = "weights are inputs of vLLM's graphs, and it packs them itself"
@@ -90,14 +93,31 @@ class Recipe:
 
 
 def recipe_of(additional_config: Any) -> Recipe | None:
-    """The recipe that vLLM's `additional_config` names, else the environment; None where nobody gave one."""
-    asked = additional_config.get(KEY) if isinstance(additional_config, Mapping) else None
-    place = asked or os.environ.get(VARIABLE)
+    """The recipe that vLLM's `additional_config` names, else the environment; None where neither does.
+
+    ConfigError for a name that is no path, and for a key of this package's that is misspelt: vLLM takes any.
+    """
+    given: Mapping[str, Any] = additional_config if isinstance(additional_config, Mapping) else {}
+    for key in given:
+        if key not in KEYS and _is_meant(str(key)):
+            raise ConfigError(unknown("key", str(key), KEYS, where="additional_config"))
+    said, place = f"additional_config.{KEY}", given.get(KEY)
     if place is None:
-        return None
-    if not isinstance(place, str):
-        raise ConfigError(f"additional_config.{KEY} is the path of a recipe; given {place!r}.")
-    return read(str(Path(place).absolute()))
+        said, place = VARIABLE, os.environ.get(VARIABLE)
+    return None if place is None else read(path_of(said, place, "a recipe"))
+
+
+def _is_meant(key: str) -> bool:
+    """Whether a key of `additional_config`, which others use too, is one of KEYS in another spelling."""
+    letters = re.sub(r"[\W_]", "", key.lower())
+    return letters.startswith(KEY) or bool(difflib.get_close_matches(letters, KEYS, n=1, cutoff=0.88))
+
+
+def path_of(said: str, given: Any, kind: str) -> str:
+    """Absolute, of a path that no shell has read: `~` is the caller's home."""
+    if not isinstance(given, str) or not given.strip():
+        raise ConfigError(f"{said} is the path of {kind}; given {given!r}.")
+    return str(Path(os.path.expanduser(given)).absolute())
 
 
 @cache

@@ -14,11 +14,11 @@ from attrs import evolve, frozen
 from npucompose.errors import ConfigError, unknown
 from npucompose.experiment.job import settings_of
 from npucompose.results.effective import DEFAULT, Setting, settings
+from npucompose.serving.vllm import READ_AT
 from npucompose.serving.vllm.configuration import (
     ACTING_MODE,
     DEFAULTS,
     GROUPS,
-    READ_AT,
     effective,
     flat,
     why,

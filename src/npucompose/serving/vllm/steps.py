@@ -10,9 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from npucompose.errors import ConfigError, path_error
-
-KEY = "npucompose_steps"
-"""Of vLLM's `additional_config`, beside the recipe's: a file is named by who starts the engine, and by no recipe."""
+from npucompose.serving.vllm.recipe import STEPS, path_of
 
 
 class StepTrace:
@@ -22,7 +20,7 @@ class StepTrace:
         try:
             self._file = path.open("w", encoding="utf-8", buffering=1)
         except OSError as error:
-            raise path_error(error) or ConfigError(f"additional_config.{KEY}: {error}") from None
+            raise path_error(error) or ConfigError(f"additional_config.{STEPS}: {error}") from None
         self._file.write("tokens\n")
 
     def came(self, tokens: int) -> None:
@@ -37,9 +35,5 @@ def trace_of(additional_config: Any) -> StepTrace | None:
 
 
 def asked(additional_config: Any) -> Path | None:
-    place = additional_config.get(KEY) if isinstance(additional_config, Mapping) else None
-    if place is None:
-        return None
-    if not isinstance(place, str) or not place:
-        raise ConfigError(f"additional_config.{KEY} is the path of a CSV file to write; given {place!r}.")
-    return Path(place)
+    place = additional_config.get(STEPS) if isinstance(additional_config, Mapping) else None
+    return None if place is None else Path(path_of(f"additional_config.{STEPS}", place, "a CSV file to write"))

@@ -37,11 +37,7 @@ class NpuOfflineTarget(TorchairTarget):
     """Compiles, captures and replays on the CPU; everything up to libge and the runtime is TorchAir's own code."""
 
     name: ClassVar[str] = "npu_offline"
-    modes: ClassVar[Mapping[str, TorchairMode]] = {
-        **MODES,
-        # A loaded GE graph comes without the FX graph that the simulator would run in its place.
-        GE: evolve(MODES[GE], caches=False, numerics_note=NOT_OF_GE),
-    }
+    modes: ClassVar[Mapping[str, TorchairMode]] = {**MODES, GE: evolve(MODES[GE], numerics_note=NOT_OF_GE)}
     measures: ClassVar[bool] = False
 
     def check(self, mode: str) -> None:
@@ -90,14 +86,6 @@ class NpuOfflineTarget(TorchairTarget):
 
             place_ge_graphs()
 
-    def why_idle(self, option: str, mode: str) -> str | None:
-        if option != "compile.cache":
-            return None
-        return (
-            f"compile.cache in mode={mode} needs target=npu: a cached GE graph comes without the FX graph that the "
-            "simulator runs in its place"
-        )
-
     def platform(self) -> str:
         return "simulated"
 
@@ -119,7 +107,8 @@ class NpuOfflineTarget(TorchairTarget):
     def counts(self, mode: str) -> Mapping[str, Any]:
         device = _device()
         if self.support(mode).ge:
-            return {"captures": 0, "replays": device.ledger.counts["ge_run"]}
+            runs = device.ledger.counts["ge_run"]
+            return {"captures": 0, "replays": runs, "not_written": tuple(device.not_written)}
         counted = device.ledger.counts
         notes = [line for graph in device.graphs for line in graph.notes]
         return {
@@ -131,7 +120,7 @@ class NpuOfflineTarget(TorchairTarget):
             "core_limits": sum(line.startswith("limit") for line in notes),
             "streams": len({stream for graph in device.graphs for stream in graph.order.clocks}),
             "unordered": tuple(
-                sentence for graph in device.graphs for sentence in (*graph.order.unordered, *graph.order.outside)
+                sentence for graph in device.graphs for sentence in (*graph.order.unordered, *graph.outside)
             ),
         }
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from attrs import frozen
 
 from npucompose.errors import ConfigError, listed
-from npucompose.table.modes import ACLGRAPH, GE, NPUGRAPH_EX
+from npucompose.table.modes import ACLGRAPH, EAGER, GE, NPUGRAPH_EX
 from npucompose.targets.base import ModeSupport
 from npucompose.vendor.compiler import EVERY_LEAF, LEAVES, CompilerOptions
 from npucompose.vendor.option_specs import PREFIX, OptionSpec
@@ -43,7 +43,6 @@ def node_filter(patterns: tuple[str, ...]) -> Callable[[Any], Any]:
     return chosen
 
 
-EAGER = "eager"
 DEPRECATED = "mode=reduce-overhead: TorchAir has deprecated it and will drop it; mode=npugraph_ex takes its place."
 
 

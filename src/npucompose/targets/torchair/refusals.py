@@ -29,12 +29,13 @@ from torch import fx
 from torch._decomp import decomposition_table
 from torch.fx.experimental.symbolic_shapes import statically_known_true, sym_eq
 
-from npucompose.errors import CompileError, raise_for, traced_line, unknown
+from npucompose.errors import CompileError, first_raised, raise_for, traced_line, unknown
 from npucompose.graphs.recordable import refused_by_torchair
 from npucompose.results.graphs import Outside, PassRecord
 from npucompose.results.sinking import Failure
-from npucompose.sinking.operators import NUMBERS, is_scalar, taken_instead
+from npucompose.sinking.conversions import NUMBERS, OF_FIXED_SIZE, is_scalar, taken_instead
 from npucompose.targets.torchair.config import TorchairMode, torchair_mode
+from npucompose.vendor.versions import REFERENCE
 
 if TYPE_CHECKING:
     from npucompose.targets.compilation import Backend, Compilation
@@ -160,7 +161,11 @@ _NO_CONVERTER = (
     "GetRegisteredIrDef",
 )
 _DEFINITION_UNREAD = "GetRegisteredIrDef"  # from libge_runner.so, which comes with CANN
+_DATA_DECIDE = "data-dependent"
+"""In torch's sentence about a condition on a size that only the data decide."""
 _NODE = re.compile(r"While executing %(\S+) : .*?\[target=([\w.]+)\]")
+_WRITTEN = re.compile(r"\[target=torch\.ops\.higher_order\.auto_functionalized\w*\]\(args = \(([\w.]+)")
+"""The operator that a node of torch's own runs on copies of what it writes."""
 
 
 def own_stream(graph_module: fx.GraphModule) -> str | None:
@@ -182,20 +187,25 @@ def streams_not_taken(error: BaseException, mode: str, traced: fx.GraphModule | 
     torchair skips where torch.npu has no `fake_record_stream`; stock torch_npu has none.
     """
     line = own_stream(traced) if traced is not None else None
-    understood = "control_deps" in str(error) or (isinstance(error, TypeError) and "unhashable" in str(error))
+    said = str(first_raised(error))
+    understood = "control_deps" in said or (isinstance(error, TypeError) and "unhashable" in said)
     if line is None or not understood:
         return None
     return Failure(
         graph=graph,
         what=f"TorchAir's mode={mode} does not take streams and events of the model's own code, on a device as here",
         source=line,
-        reason=_first(str(error)),
+        reason=_first(said),
         fix="mode=npugraph_ex; or the model without streams, and a plan of them in YAML (passes=stream_plan)",
     )
 
 
-def failure_of(error: BaseException, can: TorchairMode, graph: str = "graph_0") -> Failure | None:
-    """The failure behind what TorchAir raised for a graph; None leaves the error as it is."""
+def failure_of(
+    error: BaseException, can: TorchairMode, graph: str = "graph_0", version: str = REFERENCE
+) -> Failure | None:
+    """The failure behind what TorchAir raised for a graph; None leaves the error as it is. The tables of `version` of
+    torch_npu say what it would take."""
+    error = first_raised(error)
     text = str(error)
     if _OVERLAP in text and can.without_in_place is not None:
         option, value = can.without_in_place
@@ -219,26 +229,29 @@ def failure_of(error: BaseException, can: TorchairMode, graph: str = "graph_0") 
     if node is None or not (missing or can.ge):
         return None
     traceback = re.split(r"\n\n|Traceback \(most recent", text.partition("Original traceback:")[2])[0]
-    operator = node[2].removeprefix("torch.ops.")
+    name = node[2]
+    if (written := _WRITTEN.search(text)) and "auto_functionalized" in name:
+        name = f"torch.ops.{written[1]}"
+    operator = name.removeprefix("torch.ops.")
     verb = "TorchAir has no GE converter for" if missing else "TorchAir's GE converter refuses"
     unread = _DEFINITION_UNREAD in text
     return Failure(
         graph=graph,
-        what=f"{verb} {node[2]}"
-        + (", and generates one only from an operator of CANN's of that name" if unread else ""),
+        what=f"{verb} {name}" + (", and generates one only from an operator of CANN's of that name" if unread else ""),
         operator=operator,
         node=node[1],
         source=traced_line(traceback),
         reason="" if unread else _first(text),
-        fix=taken_instead(operator) if missing else None,
+        fix=taken_instead(operator, version) if missing else OF_FIXED_SIZE if _DATA_DECIDE in text else None,
+        undecided=unread,
     )
 
 
 def not_captured(
-    error: BaseException, mode: str, can: TorchairMode, refused: Sequence[Outside], graph: str
+    error: BaseException, mode: str, can: TorchairMode, refused: Sequence[Outside], graph: str, version: str = REFERENCE
 ) -> Failure | None:
     """The failure behind what a capture raised: the first operator of the graph that none can hold, if there is one."""
-    known = failure_of(error, can, graph)
+    known = failure_of(error, can, graph, version)
     if known is not None or not refused:
         return known
     first = refused[0]
@@ -248,7 +261,7 @@ def not_captured(
         operator=first.operator,
         node=first.node,
         source=_place(first),
-        reason=f"{first.reason} ({_first(str(error))})",
+        reason=f"{first.reason} ({_first(str(first_raised(error)))})",
         fix=NUMBERS if is_scalar(first.operator) else None,
     )
 
@@ -273,7 +286,8 @@ def translating_captures(
         try:
             return compiled(*args)
         except RuntimeError as error:
-            failure = not_captured(error, backend.mode, can, refused, made[-1].id if made else "graph_0")
+            graph = made[-1].id if made else "graph_0"
+            failure = not_captured(error, backend.mode, can, refused, graph, backend.torch_npu)
             if failure is None:
                 raise
             if made:
@@ -292,7 +306,7 @@ def translate_errors(backend: Backend, traced: fx.GraphModule | None = None) -> 
     our passes raised, without the traceback that TorchAir puts into its text.
     """
     backend.refusal = None
-    known, mode, can = len(backend.compilations), backend.mode, torchair_mode(backend)
+    known, mode, can, version = len(backend.compilations), backend.mode, torchair_mode(backend), backend.torch_npu
     try:
         yield
     except Exception as error:
@@ -300,11 +314,11 @@ def translate_errors(backend: Backend, traced: fx.GraphModule | None = None) -> 
             raise backend.refusal from None
         last = next(iter(backend.compilations[known:][::-1]), None)
         graph = last.id if last is not None else "graph_0"
-        failure = streams_not_taken(error, mode, traced, graph) or failure_of(error, can, graph)
+        failure = streams_not_taken(error, mode, traced, graph) or failure_of(error, can, graph, version)
         if last is not None:
             if failure is None and can.captures:
-                failure = not_captured(error, mode, can, refused_in([last]), last.id)
-            words = f"{type(error).__name__}: {_first(str(error))}"
+                failure = not_captured(error, mode, can, refused_in([last]), last.id, version)
+            words = f"{type(error).__name__}: {_first(str(first_raised(error)))}"
             last.failure = failure or Failure(graph=last.id, what="TorchAir did not take the graph", reason=words)
         if failure is None:
             raise

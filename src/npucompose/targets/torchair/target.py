@@ -23,6 +23,7 @@ from npucompose.table.options import option
 from npucompose.targets.base import OWN_PROCESS, Target, VendorCompiler, simulated_model, streams_of
 from npucompose.targets.torchair import config, facts
 from npucompose.targets.torchair.config import MODES, TorchairMode
+from npucompose.targets.torchair.running import counts_of, watch
 from npucompose.vendor.compiler import CompilerOptions
 
 if TYPE_CHECKING:
@@ -83,7 +84,7 @@ class TorchairTarget(Target):
             device="npu",
             scope_namespace=mine.scope_namespace,
             explicit_events=not mine.ge,
-            asserts=not mine.ge,
+            asserts=False,  # aten._assert_async.msg has neither a GE converter nor a kernel for the NPU
             captures=mine.captures,
             clone_option=mine.clone_option,
             max_streams=streams_of(self.soc),
@@ -140,6 +141,7 @@ class TorchairTarget(Target):
         with _own_signals_and_levels():
             self.load_platform(mode)
             config.package(mine.package)
+            watch(mine.package)
             if mine.scope_namespace == "air":
                 facts.watch_ge()
             else:
@@ -171,7 +173,8 @@ class TorchairTarget(Target):
         compiler = config.package(mine.package).get_npu_backend(
             compiler_config=made, custom_decompositions=decompositions(self.decompose, mine)
         )
-        return VendorCompiler(config=made, backend=compiler, options=options)
+        ran = counts_of(mine.package)
+        return VendorCompiler(config=made, backend=compiler, options=options, runs=lambda: ran.runs)
 
     def compile(
         self, backend: Backend, graph_module: fx.GraphModule, example_inputs: Sequence[Any]
@@ -218,12 +221,17 @@ class TorchairTarget(Target):
         mine, genuine = self.support(backend.mode), backend.genuine
         if not mine.compiles or genuine is None:
             return None
+        ran = counts_of(mine.package)
         return NpuFacts(
             package=mine.package,
             version=self.package_version(),
             platform=self.platform(),
             config=facts.plain_options(genuine.config.as_dict()),
             fx_graphs=len(backend.compilations),
+            taken=ran.graphs,
+            uncompiled=ran.uncompiled,
+            eager_calls=ran.calls - ran.replays,
+            calls_beyond=backend.calls_beyond,
             ge_graphs=tuple(map(facts.graph_facts, facts.LOADED)) if mine.ge else (),
             global_options=facts.global_options() if mine.ge else {},
             cache=backend.cache,

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from npucompose.errors import ConfigError
+from npucompose.targets.npu_offline import wheel
 from npucompose.vendor.devices import device_of
 
 if TYPE_CHECKING:
@@ -36,6 +37,6 @@ def install(tree: Path, soc: str | None = None) -> SimulatedDevice:
 
     device = devices.SimulatedDevice(device_of(soc))
     modules.install(device, tree / "torch_npu")
-    operators.define(device, tree / "torch_npu")
+    operators.define(device, tree / "torch_npu", wheel.version(tree))
     _INSTALLED.append(device)
     return device

@@ -7,24 +7,19 @@ The device runs everything in one row and remembers what it was asked.
 from __future__ import annotations
 
 import json
+import warnings
+import weakref
 from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
 
-from npucompose.targets.npu_offline.simulator.device import SimulatedDevice, SimulatedEvent, SimulatedGraph
+from npucompose.targets.npu_offline.simulator.device import SimulatedDevice, SimulatedEvent
+from npucompose.targets.npu_offline.simulator.graph import SimulatedGraph
 from npucompose.targets.npu_offline.simulator.lacking import refuse, refused
-from npucompose.targets.npu_offline.simulator.recorder import Updater, chrome_trace
-
-DEVICE_TYPE = 20
-"""torch's number of PrivateUse1."""
-_HANDLES = 0x1000
-"""An address that is not zero: torch_npu prints an event whose address is zero as one that does not exist yet."""
-
-
-def handle(stream: int) -> int:
-    """What torch_npu gives as the address of a stream."""
-    return _HANDLES + stream
+from npucompose.targets.npu_offline.simulator.recorder import chrome_trace
+from npucompose.targets.npu_offline.simulator.refusals import checks, library_error
+from npucompose.targets.npu_offline.simulator.streams import DEVICE_TYPE, EXTERNAL, HANDLES
 
 
 class StreamBase(torch.Stream):
@@ -41,21 +36,39 @@ class StreamBase(torch.Stream):
         device_type: int = 0,
         stream_ptr: int = 0,
     ) -> StreamBase:
-        if stream_ptr:
-            refuse("torch.npu.ExternalStream")
-        given = stream_id or device_index or device_type
-        number = stream_id if given else cls._device.new_stream()
-        return super().__new__(cls, stream_id=number, device_index=device_index, device_type=DEVICE_TYPE)  # type: ignore
+        if stream_ptr and (priority or is_sync_launch):
+            raise library_error("external_stream_priority" if priority else "external_stream_sync_launch")
+        if stream_id or device_index or device_type:
+            cls._device.pools.check(stream_id, device_index, device_type)
+            number = stream_id
+        elif stream_ptr:
+            number = cls._device.pools.wrap(stream_ptr)
+        else:
+            number = cls._device.new_stream(priority, sync_launch=bool(is_sync_launch))
+        return super().__new__(cls, stream_id=number, device_index=0, device_type=DEVICE_TYPE)  # type: ignore
 
     @property
     def npu_stream(self) -> int:
-        return handle(self.stream_id)
+        return self._device.pools.address(self.stream_id)
+
+    @property
+    def priority(self) -> int:
+        raise library_error("stream_priority")
+
+    @staticmethod
+    def priority_range() -> tuple[int, int]:
+        raise library_error("priority_range")
 
     def query(self) -> bool:
+        if self.stream_id & EXTERNAL:
+            raise library_error("external_stream_query")
+        self._device.synchronize("stream.query()", self.stream_id, settles=False)
         return True
 
     def synchronize(self) -> None:
-        self._device.synchronize()
+        if self.stream_id & EXTERNAL:
+            raise library_error("external_stream_synchronize")
+        self._device.synchronize("stream.synchronize()", self.stream_id)
 
     def set_data_preprocess_stream(self, is_data_preprocess_stream: bool) -> None:
         """A hint for the runtime's queue of tasks; there is none here."""
@@ -78,15 +91,14 @@ class EventBase(torch.Event):
         cls, enable_timing: bool = False, blocking: bool = False, interprocess: bool = False,
         graph_external: bool = False,
     ) -> EventBase:  # fmt: skip
-        if interprocess:
-            refuse("torch.npu.Event(interprocess=True)")
         made = super().__new__(cls, device="cpu")
-        made._event = cls._device.new_event(bool(graph_external))
+        made._event = cls._device.new_event(bool(graph_external), shared=bool(interprocess))
+        weakref.finalize(made, cls._device.runtime.forget, made._event.number)
         return made
 
     @property
     def npu_event(self) -> int:
-        return _HANDLES + self._event.number
+        return HANDLES + self._event.number
 
     @property
     def device(self) -> torch.device:  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -99,16 +111,25 @@ class EventBase(torch.Event):
         self._device.wait(self._event, stream.stream_id)
 
     def reset(self, stream: Any) -> None:
-        self._device.reset(self._event)
+        self._device.reset(self._event, stream.stream_id)
 
     def query(self) -> bool:
+        self._device.ask_event("event.query()", self._event)
         return True
 
     def synchronize(self) -> None:
-        self._device.synchronize()
+        self._device.ask_event("event.synchronize()", self._event)
+        self._device.settle()
 
-    elapsed_time = refused("torch.npu.Event.elapsed_time")
-    recorded_time = refused("torch.npu.Event.recorded_time")
+    def elapsed_time(self, end_event: Any) -> float:  # pyright: ignore[reportIncompatibleMethodOverride]
+        for event in (self, end_event):
+            self._device.ask_event("event.elapsed_time()", event._event)
+        refuse("torch.npu.Event.elapsed_time")
+
+    def recorded_time(self) -> int:
+        self._device.ask_event("event.recorded_time()", self._event)
+        refuse("torch.npu.Event.recorded_time")
+
     ipc_handle = refused("torch.npu.Event.ipc_handle")
 
     @classmethod
@@ -120,9 +141,12 @@ class GraphBase:
     """torch_npu._C._NPUGraph."""
 
     _device: ClassVar[SimulatedDevice]
+    _all: ClassVar[weakref.WeakSet[GraphBase]] = weakref.WeakSet()
 
     def __init__(self) -> None:
         self._recording = SimulatedGraph(self._device)
+        self._all.add(self)
+        weakref.finalize(self, self._recording.release)
 
     def capture_begin(self, pool: Any = None, capture_error_mode: str = "global", report_shape: bool = False) -> None:
         self._recording.begin(pool, capture_error_mode)
@@ -139,44 +163,32 @@ class GraphBase:
     def pool(self) -> Any:
         return self._recording.pool
 
+    def register_generator_state(self, generator: Any) -> None:
+        warnings.warn(checks().of("register_generator_state").raises, DeprecationWarning, stacklevel=2)
+
+    def enable_debug_mode(self) -> None:
+        """A device keeps more for `debug_dump`; all of it is kept here."""
+
     def debug_dump(self, debug_path: str) -> None:
+        if not self._recording.captured:
+            warnings.warn(checks().of("dump_without_capture").raises, stacklevel=3)
+            return
         Path(debug_path).write_text(json.dumps(chrome_trace(self._recording.tasks), indent=1), encoding="utf-8")
 
     def super_kernel_optimize(self, optimize_options: Any = None, debug_options: Any = None) -> None:
+        if not self._recording.captured:
+            raise library_error("optimize_without_capture")
         self._device.ledger.note("super_kernel_optimize", f"{optimize_options} {debug_options}")
 
+    @staticmethod
+    def get_currently_capturing_graph() -> Any:
+        graph = GraphBase._device.capturing
+        if graph is None:
+            raise library_error("current_graph")
+        return next(one for one in GraphBase._all if one._recording is graph)
 
-class TaskGroups:
-    """torch_npu._C._graph_task_*: the calls between begin and end are a group that gets new arguments later."""
-
-    def __init__(self, device: SimulatedDevice) -> None:
-        self._device = device
-        self._begun: list[int] = []
-        self._updating: list[Updater] = []
-
-    def begin(self, stream: Any) -> None:
-        self._begun.append(len(self._tape("graph_task_group_begin")))
-
-    def end(self, stream: Any) -> list[Any]:
-        """The handle: the calls of the group."""
-        calls = self._tape("graph_task_group_end")[self._begun.pop() :]
-        self._device.ledger.note("task_group")
-        return calls
-
-    def update_begin(self, stream: Any, handle: list[Any]) -> None:
-        updater = Updater(handle)
-        updater.__enter__()
-        self._updating.append(updater)
-
-    def update_end(self, stream: Any) -> None:
-        updater = self._updating.pop()
-        updater.__exit__(None, None, None)
-        self._device.ledger.note("task_update", f"{updater.updated} calls")
-
-    def _tape(self, asked: str) -> list[Any]:
-        if self._device.capturing is None:
-            raise RuntimeError(f"simulator: {asked} outside a capture.")
-        return self._device.capturing.tape
+    begin_capture_to_if_node = refused("torch.npu.NPUGraph.begin_capture_to_if_node")
+    end_capture_to_conditional_node = refused("torch.npu.NPUGraph.end_capture_to_conditional_node")
 
 
 def attach(device: SimulatedDevice) -> None:

@@ -15,11 +15,13 @@ import torch
 from attrs import frozen
 from torch.utils._python_dispatch import _disable_current_modes
 
-from npucompose.targets.npu_offline.simulator import classes, lacking
-from npucompose.targets.npu_offline.simulator.device import CUBE, VECTOR, SimulatedDevice, owner_of
+from npucompose.targets.npu_offline.simulator import classes, lacking, tasks
+from npucompose.targets.npu_offline.simulator.device import CUBE, TASK_QUEUE, VECTOR, SimulatedDevice
+from npucompose.targets.npu_offline.simulator.graph import owner_of
+from npucompose.targets.npu_offline.simulator.refusals import library_error
+from npucompose.targets.npu_offline.simulator.streams import DEVICE_TYPE
+from npucompose.vendor.versions import CANN, cann_is_at_least
 
-CANN = "9.0.0"
-"""The CANN version that the simulator says it is: the one that torch_npu 2.13.0 was released for."""
 KINDS = (CUBE, VECTOR)
 """What a limit counts, by the number that stands for it in a call."""
 
@@ -45,6 +47,7 @@ def make(device: SimulatedDevice) -> ModuleType:
         for name in names:
             if "." not in name and name not in lacking.SUBMODULES:
                 setattr(made, name, lacking.refused(name))
+    made.__dict__["_npurt"] = _runtime()
     made.__dict__["__getattr__"] = _absent
     return made
 
@@ -58,6 +61,27 @@ def functions(device: SimulatedDevice) -> dict[str, Any]:
         **_options(device),
         **_memory(device),
     }
+
+
+def _runtime() -> ModuleType:
+    """torch_npu._C._npurt: streams as another library makes them; an address is one of this process's memory."""
+    made = ModuleType("torch_npu._C._npurt")
+    streams: dict[int, ctypes.Array[ctypes.c_char]] = {}
+
+    def create(pointer: int) -> int:
+        memory = ctypes.create_string_buffer(8)
+        streams[ctypes.addressof(memory)] = memory
+        ctypes.c_void_p.from_address(pointer).value = ctypes.addressof(memory)
+        return 0
+
+    def destroy(address: int) -> int:
+        del streams[address]
+        return 0
+
+    made.__dict__.update(npuStreamCreate=create, npuStreamDestroy=destroy)
+    for name in ("npuHostRegister", "npuHostUnregister"):
+        setattr(made, name, lacking.refused(f"torch_npu._C._npurt.{name}"))
+    return made
 
 
 def _absent(name: str) -> Any:
@@ -78,6 +102,11 @@ def _answer(value: Any) -> Callable[..., Any]:
 
 def _devices(device: SimulatedDevice) -> dict[str, Any]:
     """There is one, it is there from the start, and it is number 0."""
+
+    def set_device(index: int) -> None:
+        if index:
+            raise library_error("set_device" if index > 0 else "negative_device")
+
     soc = device.soc
     properties = DeviceProperties(
         name=soc.name, total_memory=soc.memory or 0, L2_cache_size=soc.l2, cube_core_num=soc.cube,
@@ -86,9 +115,10 @@ def _devices(device: SimulatedDevice) -> dict[str, Any]:
     return {
         "_NPUDeviceProperties": DeviceProperties,
         "_npu_init": _nothing,
-        "_npu_setDevice": _nothing,
+        "_npu_setDevice": set_device,
         "_npu_set_run_yet_variable_to_false": _nothing,
         "_npu_getDevice": _answer(0),
+        "_npu_getLocalDevice": _answer(0),
         "_npu_getDeviceWithoutSet": _answer(0),
         "_npu_maybeExchangeDevice": _answer(0),
         "_npu_getDeviceCount": _answer(1),
@@ -103,10 +133,24 @@ def _devices(device: SimulatedDevice) -> dict[str, Any]:
 
 
 def _streams(device: SimulatedDevice) -> dict[str, Any]:
+    def of_the_device(index: int) -> None:
+        if not -1 <= index <= 0:
+            raise library_error("device_without_streams", index=index, count=1)
+
     def current(device_index: int = 0) -> tuple[int, int, int]:
-        return (device.current, 0, classes.DEVICE_TYPE)
+        of_the_device(device_index)
+        return (device.current, 0, DEVICE_TYPE)
+
+    def default(device_index: int = 0) -> tuple[int, int, int]:
+        of_the_device(device_index)
+        return (0, 0, DEVICE_TYPE)
+
+    def address(device_index: int = 0) -> int:
+        of_the_device(device_index)
+        return device.pools.address(device.current)
 
     def set_stream(stream_id: int, device_index: int, device_type: int) -> None:
+        device.pools.check(stream_id, device_index, device_type)
         device.set_stream(stream_id)
 
     def erase(tensor: torch.Tensor, stream_id: int, device_index: int, device_type: int) -> None:
@@ -116,8 +160,9 @@ def _streams(device: SimulatedDevice) -> dict[str, Any]:
         "_NPUStreamBase": classes.StreamBase,
         "_NPUEventBase": classes.EventBase,
         "_npu_getCurrentStream": current,
-        "_npu_getDefaultStream": _answer((0, 0, classes.DEVICE_TYPE)),
-        "_npu_getCurrentRawStream": lambda device_index=0: classes.handle(device.current),
+        "_npu_getDefaultStream": default,
+        "_npu_getCurrentRawStream": address,
+        "_npu_getCurrentRawStreamNoWait": address,
         "_npu_setStream": set_stream,
         "_npu_synchronize": device.synchronize,
         "_npu_eraseStream": erase,
@@ -147,19 +192,31 @@ def _limits(device: SimulatedDevice) -> dict[str, Any]:
 
 
 def _graphs(device: SimulatedDevice) -> dict[str, Any]:
-    groups = classes.TaskGroups(device)
+    groups = tasks.TaskGroups(device)
 
     def scope(what: str) -> Callable[[str | None], None]:
         return lambda name: device.note_capture(f"super kernel scope {what} {name or ''}".rstrip())
+
+    def host_call(stream: Any, function: Callable[[Any], Any], data: Any) -> None:
+        device.call_host(stream.stream_id, function, data)
+
+    def unsubscribe(stream: Any) -> None:
+        device.synchronize("_unsubscribe_report", stream.stream_id)
 
     return {
         "_NPUGraph": classes.GraphBase,
         "_graph_pool_handle": device.new_pool,
         "_npu_isCurrentStreamCapturing": lambda: device.capturing is not None,
+        "_launch_host_func": host_call,
+        "_launch_host_func_pending": host_call,
+        "_subscribe_report": lambda stream: device.ledger.note("subscribe_report", f"stream {stream.stream_id}"),
+        "_unsubscribe_report": unsubscribe,
         "_graph_task_group_begin": groups.begin,
         "_graph_task_group_end": groups.end,
         "_graph_task_update_begin": groups.update_begin,
         "_graph_task_update_end": groups.update_end,
+        "_NPUTaskGroupHandle": tasks.TaskGroup,
+        "_npu_fused_infer_attention_score_out_graph": groups.update_attention,
         "_super_kernel_scope_begin": scope("begin"),
         "_super_kernel_scope_end": scope("end"),
         "_weak_ref_tensor": torch.Tensor.detach,
@@ -179,15 +236,15 @@ def _options(device: SimulatedDevice) -> dict[str, Any]:
     def number(name: str, default: int) -> Callable[[], int]:
         return lambda: int(device.options.get(name, default))
 
-    level, queue, debug = "DETERMINISTIC_LEVEL", "TASK_QUEUE_ENABLE", "SYNC_DEBUG_MODE"
+    level, debug = "DETERMINISTIC_LEVEL", "SYNC_DEBUG_MODE"
     return {
         "_npu_setOption": set_option,
         "_npu_getOption": get_option,
         "_npu_is_jit_compile_false": lambda: device.options.get("jitCompile", "disable") == "disable",
         "_npu_set_deterministic_level": set_number(level),
         "_npu_get_deterministic_level": number(level, 0),
-        "_npu_set_task_queue_enable": set_number(queue),
-        "_npu_get_task_queue_enable": number(queue, 1),
+        "_npu_set_task_queue_enable": set_number(TASK_QUEUE),
+        "_npu_get_task_queue_enable": lambda: device.task_queue,
         "_npu_set_sync_debug_mode": set_number(debug),
         "_npu_get_sync_debug_mode": number(debug, 0),
         "is_autocast_enabled": lambda: torch.is_autocast_enabled("npu"),
@@ -210,7 +267,7 @@ def _memory(device: SimulatedDevice) -> dict[str, Any]:
             return torch.frombuffer(borrowed, dtype=torch.uint8).untyped_storage()
 
     return {
-        "_npu_emptyCache": _nothing,
+        "_npu_emptyCache": lambda: device.synchronize("empty_cache()", settles=False),
         "_npu_hostEmptyCache": _nothing,
         "_npu_isHistoryEnabled": _answer(False),
         "_npu_memorySnapshot": lambda pool=None: {"segments": []},
@@ -227,12 +284,3 @@ def tensor_over(metadata: Mapping[str, Any], storage: torch.UntypedStorage) -> t
     with _disable_current_modes():
         empty = torch.empty(0, dtype=metadata["dtype"])
         return empty.set_(storage, metadata["storage_offset"], metadata["size"], metadata["stride"])
-
-
-def cann_is_at_least(version: str, module: str = "CANN") -> bool:
-    """`cann_is_at_least("8.2.RC1")`: the first two numbers count."""
-
-    def numbers(text: str) -> tuple[int, ...]:
-        return tuple(int("".join(filter(str.isdigit, part)) or 0) for part in text.split(".")[:2])
-
-    return numbers(CANN) >= numbers(version)

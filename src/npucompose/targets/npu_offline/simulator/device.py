@@ -1,31 +1,29 @@
-"""The state of the one device, and what a captured graph is on the host: capture records, replay runs the record.
+"""The state of the one device: streams, captures that are open, replays that wait, a ledger of all that it was asked.
 
-Streams, the capture that is open, replays that wait, a ledger of all that the device was asked.
+What a capture forbids is asked of npucompose.capture (`captures`); what is captured stands in `graph`.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
-import weakref
+import os
+import threading
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from time import perf_counter
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Protocol
 
 import torch
-from attrs import define, field, frozen
+from attrs import define, field
 
-from npucompose.targets.npu_offline.simulator.recorder import (
-    KERNEL,
-    RECORD,
-    WAIT,
-    Order,
-    RecordedCall,
-    Recorder,
-    storages,
-    tensors,
-)
+from npucompose.capture.kernels import broken_rule
+from npucompose.capture.lines import model_line
+from npucompose.capture.places import Places
+from npucompose.capture.rules import CaptureMode
+from npucompose.targets.npu_offline.simulator.captures import RefusingRuntime
+from npucompose.targets.npu_offline.simulator.randomness import Capturing
+from npucompose.targets.npu_offline.simulator.recorder import Recorder, enter_below, leave_below
+from npucompose.targets.npu_offline.simulator.streams import CurrentStreams, StreamPools
 from npucompose.vendor.devices import Soc, device_of
 
 
@@ -43,6 +41,8 @@ class CallLedger:
 
 CUBE, VECTOR = "cube_core_num", "vector_core_num"
 """The two kinds of core, as torch_npu's limits name them."""
+TASK_QUEUE = "TASK_QUEUE_ENABLE"
+"""torch_npu's option and environment variable: 0, 1 or 2."""
 RESERVED_TASKS = 32
 """A capture leaves a stream when its queue has no more room than this (hicann/runtime 681ef761, feature/aclgraph)."""
 
@@ -53,7 +53,24 @@ class SimulatedEvent:
 
     number: int
     external: bool = False
+    shared: bool = False
+    """It was made for several processes."""
     signalled: bool = False
+
+
+class OpenGraph(Capturing, Protocol):
+    """A graph that is being captured, as the device sees it."""
+
+    notes: list[str]
+    outside: list[str]
+    tape: list[Any]
+    blocks: dict[int, torch.UntypedStorage]
+
+    def end(self) -> None: ...
+    def taped_record(self, event: SimulatedEvent, stream: int) -> None: ...
+    def taped_wait(self, event: SimulatedEvent, stream: int) -> None: ...
+    def taped_reset(self, event: SimulatedEvent, stream: int) -> None: ...
+    def taped_host_call(self, function: Callable[[Any], Any], data: Any, stream: int) -> None: ...
 
 
 class SimulatedDevice:
@@ -64,20 +81,28 @@ class SimulatedDevice:
         self.captured_streams = 0
         """What the captured graphs hold of the `soc.streams` that there are."""
         self.ledger = CallLedger()
-        self.graphs: list[SimulatedGraph] = []
+        self.runtime = RefusingRuntime()
+        """The captures that are open, and what is legal in them; the wheel's version is put there with the wheel."""
+        self.open: dict[int, OpenGraph] = {}
+        """{stream on which a capture began: its graph}."""
+        self.places = Places()
+        """Where tensors lie: on the device, but for those that were put on the host."""
+        self.graphs: list[Any] = []
         """Captured graphs in order; TorchAir makes an empty one first for each FX graph, which is not among them."""
-        self.capturing: SimulatedGraph | None = None
         self.ge_sessions: list[Any] = []
+        self.not_written: list[str] = []
+        """Files that CANN would have written."""
         self.options: dict[str, str] = {}
         """What torch_npu's Python set with `_npu_setOption`."""
         self.cores = {CUBE: self.soc.cube, VECTOR: self.soc.vector}
         """As torch_npu names the limits of a device and of a stream."""
-        self._pool_numbers = itertools.count(1)
-        self._stream_numbers = itertools.count(1)
+        self.pools = StreamPools()
+        self.streams = CurrentStreams()
+        self._pool_numbers = (itertools.count(1), itertools.count(1))
         self._event_numbers = itertools.count(1)
         self._waiting: dict[int, Iterator[SimulatedEvent]] = {}
         self._limits: dict[int, dict[str, int]] = {}
-        self._stack = [0]
+        self._watching = threading.local()
 
     def hold_streams(self, tasks: Iterable[int]) -> int:
         """How many streams a captured graph with so many tasks on each of its own holds from now on.
@@ -87,58 +112,161 @@ class SimulatedDevice:
         """
         held = sum(math.ceil(count / (self.soc.depth - RESERVED_TASKS)) for count in tasks if count)
         if self.captured_streams + held > self.soc.streams:
-            raise RuntimeError(
-                f"simulator: resources exhausted (207008): the captured graphs hold {self.captured_streams} streams, "
-                f"this one needs {held}, and {self.soc.name} has {self.soc.streams}."
+            self.refuse(
+                "streams_exhausted",
+                f"the captured graphs hold {self.captured_streams} streams, this one needs {held}, and "
+                f"{self.soc.name} has {self.soc.streams}",
             )
         self.captured_streams += held
         return held
 
-    def new_stream(self) -> int:
-        return next(self._stream_numbers)
+    def new_stream(self, priority: int = 0, *, sync_launch: bool = False) -> int:
+        return self.pools.take(priority, sync_launch=sync_launch)
 
-    def new_event(self, external: bool = False) -> SimulatedEvent:
-        return SimulatedEvent(number=next(self._event_numbers), external=external)
+    def new_event(self, external: bool = False, *, shared: bool = False) -> SimulatedEvent:
+        return SimulatedEvent(number=next(self._event_numbers), external=external, shared=shared)
 
-    def new_pool(self) -> tuple[int, int]:
-        """A handle as torch_npu makes them: two integers, one of them 0."""
-        return (next(self._pool_numbers), 0)
+    def new_pool(self, *, of_a_graph: bool = False) -> tuple[int, int]:
+        """A handle as torch_npu makes them: the first number counts graphs' own pools, the second those of users."""
+        numbers = self._pool_numbers
+        return (next(numbers[0]), 0) if of_a_graph else (0, next(numbers[1]))
+
+    # Streams of this thread.
+
+    @property
+    def task_queue(self) -> int:
+        """The level of torch_npu's task queue."""
+        if os.environ.get("ASCEND_LAUNCH_BLOCKING") == "1":
+            return 0
+        return int(self.options.get(TASK_QUEUE, os.environ.get(TASK_QUEUE, 1)))
 
     @property
     def current(self) -> int:
         """The number of the current stream."""
-        return self._stack[-1]
+        return self.streams.current
 
     def set_stream(self, stream: int) -> None:
-        self._stack[-1] = stream
+        self.streams.set(stream)
 
     def enter(self, stream: int) -> None:
-        self._stack.append(stream)
+        self.streams.enter(stream)
 
     def leave(self) -> None:
-        self._stack.pop()
+        self.streams.leave()
+
+    # Captures.
+
+    @property
+    def capturing(self) -> OpenGraph | None:
+        """The graph that the current stream is captured for."""
+        return self.graph_of(self.current)
+
+    def graph_of(self, stream: int) -> OpenGraph | None:
+        capture = self.runtime.capture_of(stream)
+        return None if capture is None else self.open.get(capture.origin)
+
+    def begin(self, graph: OpenGraph, mode: CaptureMode) -> None:
+        self.runtime.begin(self.current, model_line(), mode)
+        self.open[self.current] = graph
+        self.watch()
+
+    def end(self, graph: OpenGraph) -> None:
+        """The runtime ends the capture; RuntimeError where it is not valid, and it is over all the same."""
+        try:
+            self.runtime.end(self.current, model_line())
+        finally:
+            self._tell_notes()
+            self.open = {stream: one for stream, one in self.open.items() if one is not graph}
+            recorder = self._watching.__dict__.pop("recorder", None) if not self.open else None
+            if recorder is not None:
+                leave_below(recorder)
+
+    def watch(self) -> None:
+        """Calls of this thread are seen from now on, until it ends the last capture that is open."""
+        if not hasattr(self._watching, "recorder"):
+            self._watching.recorder = Recorder(self)
+            enter_below(self._watching.recorder)
+
+    def refuse(self, rule: str, what: str) -> None:
+        """RuntimeError in the device's words; `noted` where a device says nothing."""
+        self.runtime.refuse(rule, what, None)
+        self._tell_notes()
+
+    def check(self, func: torch._ops.OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        """What a capture forbids of an operator."""
+        broken = broken_rule(func, args, kwargs, self.runtime.torch_npu) if self.runtime.capturing else None
+        if broken is None:
+            return
+        if broken.does in ("reads", "copies"):
+            self.runtime.read(broken.what, None, self.current, broken.rule)
+        elif broken.does != "synchronises" or self.capturing is not None:
+            self.refuse(broken.rule, broken.what)
+
+    def copied(self, tensor: torch.Tensor, what: str, *, blocking: bool = True) -> None:
+        """A tensor of the device is copied to or from the host; page-locked memory is torch's own choice there."""
+        if not self.places.on_host(tensor):
+            self.runtime.copy(what, None, self.current, blocking=blocking, pageable=False)
+
+    def printed(self, tensor: torch.Tensor) -> None:
+        if not self.places.on_host(tensor):
+            self.runtime.read("a tensor is printed", None, self.current)
+
+    def launched(self, what: str) -> None:
+        """A kernel on the current stream."""
+        self.runtime.launch(self.current, what, model_line())
+        self._tell_notes()
+
+    def _tell_notes(self) -> None:
+        notes = self.runtime.take_notes()
+        for graph in self.open.values():
+            graph.outside.extend(notes)
+
+    # Events.
 
     def record(self, event: SimulatedEvent, stream: int) -> None:
+        self.pools.own(stream, "NPUEvent::record")
         self.ledger.note("event_record", f"event {event.number} on stream {stream}")
-        if self.capturing is not None:
-            self.capturing.taped_record(event, stream)
-        if event.external:
-            event.signalled = True
-            self.advance(self._waiting.pop(event.number, None))
+        self.runtime.record(event.number, stream, model_line(), external=event.external, shared=event.shared)
+        graph = self.graph_of(stream)
+        if graph is not None:
+            graph.taped_record(event, stream)
+        elif event.external:
+            self.signal(event)
+
+    def signal(self, event: SimulatedEvent) -> None:
+        """The replay that waits for it goes on."""
+        event.signalled = True
+        self.advance(self._waiting.pop(event.number, None))
 
     def wait(self, event: SimulatedEvent, stream: int) -> None:
+        self.pools.own(stream, "NPUEvent::block")
         self.ledger.note("event_wait", f"event {event.number} on stream {stream}")
-        if self.capturing is not None:
-            self.capturing.taped_wait(event, stream)
+        self.runtime.wait(event.number, stream, model_line(), external=event.external, shared=event.shared)
+        self._tell_notes()
+        graph = self.graph_of(stream)
+        if graph is not None:
+            graph.taped_wait(event, stream)
 
-    def reset(self, event: SimulatedEvent) -> None:
-        if self.capturing is not None:
-            self.capturing.tape.append(HostSignal(event=event, clears=True))
+    def reset(self, event: SimulatedEvent, stream: int) -> None:
+        graph = self.graph_of(stream)
+        if graph is not None:
+            graph.taped_reset(event, stream)
         else:
             event.signalled = False
 
+    def call_host(self, stream: int, function: Callable[[Any], Any], data: Any) -> None:
+        """A function of the host as a task of a stream: now, or at every replay of the graph that captures it."""
+        self.ledger.note("host_function", f"on stream {stream}")
+        graph = self.graph_of(stream)
+        if graph is None:
+            function(data)
+            return
+        self.runtime.launch(stream, "a function of the host", model_line())
+        graph.taped_host_call(function, data, stream)
+
     def use(self, tensor: torch.Tensor, stream: int) -> None:
         """Tensor.record_stream: the memory is not given to another value before the stream is done with it."""
+        self.pools.own(stream, "record_stream")
         line = f"record_stream of {list(tensor.shape)} on stream {stream}"
         self.ledger.note("record_stream", line)
         self.note_capture(line)
@@ -163,158 +291,37 @@ class SimulatedDevice:
         begin = f"stream {stream} to"
         line = f"{begin} {limits[CUBE]} cube and {limits[VECTOR]} vector cores"
         self.ledger.note("stream_limit", line)
-        if self.capturing is None:
+        graph = self.capturing
+        if graph is None:
             return
-        notes = self.capturing.notes
+        notes = graph.notes
         if notes and notes[-1].startswith(f"limit {begin} "):
             notes.pop()
         notes.append(f"limit {line}")
 
     def note_capture(self, line: str) -> None:
         """What is neither a kernel nor an event, in the order of a capture."""
-        if self.capturing is not None:
-            self.capturing.notes.append(line)
+        graph = self.capturing
+        if graph is not None:
+            graph.notes.append(line)
 
     def advance(self, replay: Iterator[SimulatedEvent] | None) -> None:
-        """Run a replay on to its end, or to an external event that nobody has signalled yet."""
+        """Run a replay on to its end, or to an external event that is not signalled yet."""
         if replay is not None and (blocked := next(replay, None)) is not None:
             self._waiting[blocked.number] = replay
 
-    def synchronize(self) -> None:
+    def synchronize(self, what: str = "synchronize()", stream: int | None = None, *, settles: bool = True) -> None:
+        """The host waits for a stream, or (none is named) for the device; or it asks only whether that is done."""
+        self.runtime.synchronise(what, None, stream=stream)
+        if settles:
+            self.settle()
+
+    def ask_event(self, what: str, event: SimulatedEvent) -> None:
+        """The host waits for an event, or asks for its state or time."""
+        self.runtime.wait_for_event(what, None, event.number)
+
+    def settle(self) -> None:
         """A replay that still waits would hang a device here."""
         if self._waiting:
             waits = ", ".join(map(str, self._waiting))
-            raise RuntimeError(f"simulator: a replay waits for external event {waits}, which nobody has signalled.")
-
-
-LIVE: weakref.WeakSet[SimulatedGraph] = weakref.WeakSet()
-"""Graphs whose memory exists: TorchAir keeps addresses of it and asks for tensors by them (`owner_of`)."""
-
-
-@frozen(kw_only=True)
-class HostSignal:
-    """The replay stands here until the host signals the event, or clears its signal."""
-
-    event: SimulatedEvent
-    clears: bool = False
-
-
-MODES = ("global", "thread_local", "relaxed")
-"""What a capture may do about calls of other threads."""
-
-
-class SimulatedGraph:
-    """One captured graph. TorchAir's first one for an FX graph is empty: it opens the memory pool."""
-
-    def __init__(self, device: SimulatedDevice) -> None:
-        self.device = device
-        self.tape: list[RecordedCall | HostSignal] = []
-        self.notes: list[str] = []
-        """Kernels, records and waits in the order in which the device got them, a line each."""
-        self.blocks: dict[int, torch.UntypedStorage] = {}
-        """{address: memory that was made while capturing}."""
-        self.order = Order()
-        self.tasks: list[tuple[str, str | int, int]] = []
-        """(kind, kernel or event, stream): `chrome_trace` takes them."""
-        self.seconds = 0.0
-        self.replays = 0
-        self._recorder: Recorder | None = None
-        self.pool: Any = None
-        self._streams = 0
-
-    def begin(self, pool: Any = None, capture_error_mode: str = "global") -> None:
-        if self.device.capturing is not None:
-            raise RuntimeError("simulator: a capture is open already.")
-        if capture_error_mode not in MODES:
-            known = ", ".join(MODES)
-            raise RuntimeError(f"simulator: unknown capture_error_mode {capture_error_mode!r}; there are: {known}.")
-        if self.device.current == 0:
-            raise RuntimeError("simulator: a capture on the default stream; torch.npu.graph takes one of its own.")
-        self.order.begin(self.device.current)
-        self._begun = perf_counter()
-        self.pool = pool
-        self.device.capturing = self
-        self._recorder = Recorder(self)
-        self._recorder.__enter__()
-
-    def end(self) -> None:
-        recorder, self._recorder = self._recorder, None
-        assert recorder is not None
-        self.order.end(self.device.current)
-        self.device.capturing = None
-        recorder.__exit__(None, None, None)
-        recorder.undo()
-        self.seconds = perf_counter() - self._begun
-        if self.tape:
-            self._streams = self.device.hold_streams(self._tasks().values())
-            LIVE.add(self)
-            self.device.graphs.append(self)
-            self.device.ledger.note("capture", f"{self.kernels} kernels, pool {self.pool}")
-
-    def _tasks(self) -> Counter[int]:
-        """{stream: kernels on it}."""
-        return Counter(entry.stream for entry in self.tape if isinstance(entry, RecordedCall) and entry.computes)
-
-    @property
-    def kernels(self) -> int:
-        return sum(isinstance(entry, RecordedCall) and entry.computes for entry in self.tape)
-
-    def replay(self) -> None:
-        self.device.synchronize()
-        self.replays += 1
-        self.device.ledger.note("replay")
-        self.device.advance(self._run())
-
-    def _run(self) -> Iterator[SimulatedEvent]:
-        """Yields the event it is blocked on: TorchAir starts a replay *before* it updates the tasks' arguments."""
-        for entry in self.tape:
-            if isinstance(entry, RecordedCall):
-                if entry.computes:
-                    with torch.no_grad():
-                        entry.run()
-            elif entry.clears:
-                entry.event.signalled = False
-            elif not entry.event.signalled:
-                yield entry.event
-
-    def reset(self) -> None:
-        """Give the recording up; its memory lives on in the tensors that were handed out."""
-        self.tape.clear()
-        self.blocks.clear()
-        self.device.captured_streams -= self._streams
-        self._streams = 0
-
-    def taped_call(self, call: RecordedCall, written: Sequence[torch.Tensor]) -> None:
-        self.tape.append(call)
-        given = storages([*call.args])
-        for storage in () if call.func._schema.is_mutable else (t.untyped_storage() for t in tensors(call.out)):
-            if storage.nbytes() and storage._cdata not in given:
-                self.blocks.setdefault(storage.data_ptr(), storage)
-        if not call.computes:
-            return
-        self.notes.append(f"{call.func} on stream {call.stream}")
-        self.tasks.append((KERNEL, str(call.func), call.stream))
-        made = [t for t in tensors(call.out) if t.data_ptr() not in {r.data_ptr() for r in written}]
-        reads = storages([*call.args, *call.kwargs.values()])
-        self.order.call(call.stream, str(call.func), reads, storages([*written, *made]))
-
-    def taped_record(self, event: SimulatedEvent, stream: int) -> None:
-        self.notes.append(f"record event {event.number} on stream {stream}")
-        self.tasks.append((RECORD, event.number, stream))
-        self.order.record(event.number, stream)
-
-    def taped_wait(self, event: SimulatedEvent, stream: int) -> None:
-        kind = "external event" if event.external else "event"
-        self.notes.append(f"wait {kind} {event.number} on stream {stream}")
-        if event.external:
-            self.tape.append(HostSignal(event=event))
-        self.tasks.append((WAIT, event.number, stream))
-        self.order.wait(event.number, stream)
-
-
-def owner_of(device: SimulatedDevice, address: int) -> torch.UntypedStorage | None:
-    """The memory of a recording that begins at `address`."""
-    for live in LIVE:
-        if address in live.blocks:
-            return live.blocks[address]
-    return device.capturing.blocks.get(address) if device.capturing is not None else None
+            raise RuntimeError(f"simulator: a replay waits for external event {waits}, which is not signalled.")

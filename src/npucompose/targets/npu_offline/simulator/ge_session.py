@@ -1,11 +1,7 @@
 """torchair.core._torchair without libge: keeps what would have been handed over, and runs the FX graph instead.
 
 The values of a max-autotune run are therefore those of the FX graph that TorchAir optimised, not of the GE graph: they
-prove that the graph which was *converted* is right, and nothing about GE.
-
-Operators that TorchAir has for GE's graph alone get values here (`GraphOnly`).
-torchair.ops.npu_fused_infer_attention_score takes lengths as tensors and raises when it is called: on a device only GE
-computes it. Its values are those of the operator of torch_npu with the same numbers.
+prove that the graph which was *converted* is right, and nothing about GE. What is run is a `GeProgram`.
 
 # Note [Placement]
 Graphs are converted as for tensors on an NPU, though the tensors lie on the CPU. TorchAir writes each input's device
@@ -17,36 +13,18 @@ that is *run* stays on the CPU.
 from __future__ import annotations
 
 import enum
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
+from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
-from npucompose.ops import attention
 from npucompose.targets.npu_offline.simulator.device import SimulatedDevice
-
-LENGTHS = ("actual_seq_lengths", "actual_seq_lengths_kv")
-SAME = {"air::npu_fused_infer_attention_score": attention.FIA}
-"""{TorchAir's operator: torch_npu's}."""
-
-
-class GraphOnly(TorchDispatchMode):
-    """While a graph runs in GE's place its operators have values."""
-
-    def __torch_dispatch__(
-        self, func: torch._ops.OpOverload, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
-    ) -> Any:
-        name = SAME.get(func._schema.name)
-        if name is None:
-            return func(*args, **(kwargs or {}))
-        given = kwargs or {}
-        numbers = {slot: given[slot].tolist() for slot in LENGTHS if isinstance(given.get(slot), torch.Tensor)}
-        return attention.KERNELS[name](*args, **{**given, **numbers})
-
+from npucompose.targets.npu_offline.simulator.ge_program import SUFFIX, GeProgram
 
 DTYPES = (
     "BOOL", "UINT8", "INT8", "INT16", "UINT16", "INT32", "UINT32", "INT64", "UINT64", "BF16", "FLOAT16", "FLOAT32",
@@ -57,17 +35,22 @@ DTYPES = (
 TorchDataType = enum.IntEnum("TorchDataType", {name: number for number, name in enumerate(DTYPES)})
 
 
+PROGRAMS: dict[str, GeProgram] = {}
+"""{text that TorchAir wrote for a GE graph: what runs in the graph's place}."""
+_RUNNING: list[str] = []
+"""Texts that TorchAir runs now: they make the sessions of their graphs."""
+
+
 class TorchNpuGraphBase:
     """A GE session's graph. `loaded` is the serialised ModelDef and the options exactly as libge would get them."""
 
     device: ClassVar[SimulatedDevice]
-    programs: ClassVar[dict[str, Any]] = {}
-    """{graph name: the genuine GeConcreteGraph}, so that `run` can find the FX graph."""
 
     def __init__(self, name: str) -> None:
         self._name = name
         self.loaded: tuple[bytes, dict[str, str]] | None = None
         self.runs = 0
+        self.program = PROGRAMS.get(_RUNNING[-1]) if _RUNNING else None
         self.device.ge_sessions.append(self)
 
     def load(
@@ -90,45 +73,29 @@ class TorchNpuGraphBase:
     def summary(self) -> str:
         return "simulator: no GE"
 
-    def auto_tune(self, packed: Any) -> None:
+    def auto_tune(self, packed: tuple[Sequence[Any], Any]) -> None:
+        _tensors_alone(packed[0])
         raise RuntimeError(f"simulator: tuning {self._name} needs CANN's AOE.")
 
     def run(self, packed: tuple[Sequence[Any], Sequence[Any] | None, Any]) -> list[Any]:
         inputs, assigned, _ = packed
+        _tensors_alone(inputs)
+        _tensors_alone(assigned or (), or_none=True)
+        if self.program is None:
+            raise RuntimeError(
+                f"simulator: GE graph {self._name!r} has no FX graph to run in GE's place: it comes out of a cache "
+                "that a device wrote, or was made by hand, or calls submodules. Remove the cache, or turn it off."
+            )
         self.runs += 1
         self.device.ledger.note("ge_run", self._name)
-        concrete = self.programs[self._name]
-        with torch.no_grad(), GraphOnly():
-            results = concrete._fx_graph(*_fx_arguments(concrete, inputs))
-        outputs = list(assigned) if assigned else [None] * len(concrete.graph.attr["_output_dtypes"].list.i)
-        for fx_index, ge_index in concrete._fx_outputs_mapping.items():
-            outputs[ge_index] = results[fx_index]
-        return outputs
+        return self.program.run(inputs, assigned)
 
 
-def _fx_arguments(concrete: Any, inputs: Sequence[Any]) -> list[Any]:
-    """The FX graph's arguments from GE's inputs: lengths may come packed in one tensor, symbols may be left out."""
-    arguments: list[Any] = [None] * len(concrete._fx_input_names)
-    symbols = set(concrete._all_sym_input_idx.values())
-    for given, info in zip(inputs, concrete._input_info_list, strict=True):
-        for position, index in enumerate(getattr(info.func, "fx_input_idx_list", ())):
-            arguments[index] = int(given[position])
-        index = getattr(info.func, "fx_input_idx", None)
-        if index is not None:
-            arguments[index] = int(given) if index in symbols else given
-    for expression, index in concrete._all_sym_input_idx.items():
-        if arguments[index] is None:
-            arguments[index] = _symbol(expression, concrete._all_meta_tensor_input, arguments)
-    return arguments
-
-
-def _symbol(expression: Any, metas: Mapping[int, Any], arguments: Sequence[Any]) -> int | None:
-    """A symbol that GE's graph does not take, read off a dimension of an input."""
-    for index, meta in metas.items():
-        for dimension, size in enumerate(meta.shape):
-            if not isinstance(size, int) and size.node.expr == expression and arguments[index] is not None:
-                return arguments[index].shape[dimension]
-    return None
+def _tensors_alone(values: Sequence[Any], *, or_none: bool = False) -> None:
+    """What TorchAir's library refuses before GE is asked (Ascend/torchair fced8842, core/torchair.cpp:37, 67)."""
+    for number, value in enumerate(values):
+        if not isinstance(value, torch.Tensor) and not (or_none and value is None):
+            raise RuntimeError(f"element {number} is {'None' if value is None else 'not a Tensor'}")
 
 
 def attributes(device: SimulatedDevice) -> dict[str, Any]:
@@ -148,7 +115,7 @@ def attributes(device: SimulatedDevice) -> dict[str, Any]:
         "FinalizeGraphEngine": noted("ge_finalize"),
         "InitDeviceStdoutChannel": noted("stdout_channel"),
         "StupidRepeat": lambda word, times: word * times,
-        "export": noted("ge_export"),
+        "export": export(device),
         "GetSocName": lambda: device.soc.name,
         "AclopStartDumpArgs": noted("dump_args_start"),
         "AclopStopDumpArgs": noted("dump_args_stop"),
@@ -156,8 +123,24 @@ def attributes(device: SimulatedDevice) -> dict[str, Any]:
         "SetDebugLogPath": noted("debug_log_path"),
         "as_torch_tensors": noted("as_torch_tensors", (1, [])),
         "check_cann_compat": lambda *_: "",
+        "CheckAclnnAvaliable": lambda name: False,
         "get_registered_ir_def": lambda name: ("None", [], [], []),
     }
+
+
+def export(device: SimulatedDevice) -> Callable[[bytes, Mapping[str, str]], None]:
+    """dynamo_export's last step, which CANN does: it serialises the graph to a file."""
+
+    def lacking(serialized: bytes, options: Mapping[str, str]) -> None:
+        folder, name = options["export_path_dir"], options["export_name"]
+        device.ledger.note("ge_export", name)
+        device.not_written.append(name)
+        warnings.warn(
+            f"simulator: {name} is not written, because CANN's GE makes it; {folder} has what TorchAir itself writes.",
+            stacklevel=2,
+        )
+
+    return lacking
 
 
 DEVICE = "npu:0"
@@ -165,15 +148,12 @@ DEVICE = "npu:0"
 
 @cache
 def place_ge_graphs() -> None:
-    """Wrap TorchAir's converter, once in a process. See Note [Placement]."""
+    """Wrap TorchAir's converter and its cache, once in a process. See Note [Placement], Note [Cached GE graphs]."""
     from torchair._ge_concrete_graph.fx2ge_converter import GeConcreteGraph  # pyright: ignore[reportMissingImports]
+    from torchair.inference import _cache_compiler as caching  # pyright: ignore[reportMissingImports]
     from torchair.npu_fx_compiler import _NpuGraphConverter  # pyright: ignore[reportMissingImports]
 
-    save, run = GeConcreteGraph.save_fx_graph, _NpuGraphConverter.run
-
-    def save_fx_graph(self: Any, graph_module: Any) -> Any:
-        TorchNpuGraphBase.programs[self.graph.name] = self
-        return save(self, graph_module)
+    run = _NpuGraphConverter.run
 
     def run_converter(self: Any, *args: Any, **kwargs: Any) -> Any:
         if not isinstance(self._graph, GeConcreteGraph):
@@ -181,8 +161,59 @@ def place_ge_graphs() -> None:
         with _devices_named(self.module.graph):
             return run(self, *(on_npu(arg) for arg in args), **kwargs)
 
-    GeConcreteGraph.save_fx_graph = save_fx_graph
     _NpuGraphConverter.run = run_converter
+    _keep_programs(GeConcreteGraph)
+    _keep_cached_programs(caching)
+
+
+def _keep_programs(concrete: type[Any]) -> None:
+    """A session knows its program: from TorchAir's graph itself, or from the text that TorchAir wrote for it."""
+    from torchair import npu_fx_compiler as compiler  # pyright: ignore[reportMissingImports]
+
+    call, write, run = concrete.__call__, concrete.codegen, compiler._compile_py_code
+
+    def called(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if self.graph._executor.program is None:
+            self.graph._executor.program = GeProgram.from_concrete(self)
+        return call(self, *args, **kwargs)
+
+    def written(self: Any, *args: Any, **kwargs: Any) -> Any:
+        code = write(self, *args, **kwargs)
+        if code is not None:
+            PROGRAMS[code] = GeProgram.from_concrete(self)
+        return code
+
+    def run_code(code: str) -> Any:
+        _RUNNING.append(code)
+        try:
+            return run(code)
+        finally:
+            _RUNNING.pop()
+
+    concrete.__call__, concrete.codegen, compiler._compile_py_code = called, written, run_code
+
+
+def _keep_cached_programs(caching: Any) -> None:
+    model = caching.CompiledModel
+    save, load = model.save, model.load.__func__
+
+    def saved(self: Any, cache_bin: str) -> None:
+        save(self, cache_bin)
+        code = self.compiled_fx.py_code if self.compiled_fx else None
+        if code in PROGRAMS and Path(cache_bin).is_file():
+            try:
+                PROGRAMS[code].save(Path(cache_bin + SUFFIX), code)
+            except TypeError as error:
+                caching.logger.warning(f"simulator: the cache is for a device only: {error}")
+
+    def loaded(cls: Any, cache_bin: str) -> Any:
+        found = load(cls, cache_bin)
+        beside = Path(cache_bin + SUFFIX)
+        if beside.is_file() and (program := GeProgram.load(beside, found.compiled_fx.py_code)):
+            PROGRAMS[found.compiled_fx.py_code] = program
+        return found
+
+    model.save, model.load = saved, classmethod(loaded)
 
 
 def on_npu(value: Any) -> Any:

@@ -26,6 +26,7 @@ LACKING: Mapping[str, tuple[str, ...]] = {
         "_npu_resetPeakMemoryStats", "_npu_saveDevMemUsageInfo", "_npu_setMemoryFraction", "_npu_unlock_mutex",
         "_remove_cached_tensor", "_set_cached_tensors_enabled", "_set_storage_access_error_msg",
         "_set_storage_data_ptr_access_error_msg", "_tensors_data_ptrs_at_indices_equal",
+        'torch.compile(backend="npugraphs")',
     ),
     "there is no device that could fail, be watched, stopped or tested": (
         "_activate_npu_trace", "_check_npu_data_ptr", "_get_npu_data_unsafe_flag", "_mark_all_npu_data_ptr_unsafe",
@@ -37,23 +38,20 @@ LACKING: Mapping[str, tuple[str, ...]] = {
         "_npu_sleep", "torch.npu.Event.elapsed_time", "torch.npu.Event.recorded_time",
     ),
     "there is no CANN that would take it": (
-        "_launch_host_func", "_launch_host_func_pending", "_mstx", "_npu_finalizeDump", "_npu_initDump",
-        "_npu_setDump", "_npurt", "_profiler", "_subscribe_report", "_unsubscribe_report",
-        "torch.npu.ExternalStream",
+        "_mstx", "_npu_finalizeDump", "_npu_initDump", "_npu_setDump", "_profiler",
+        "torch_npu._C._cd.cast_from_fp8", "torch_npu._C._cd.cast_to_fp8", "torch_npu._C._cd.cast_to_fp8_noalloc",
+        "torch_npu._C._npurt.npuHostRegister", "torch_npu._C._npurt.npuHostUnregister",
+        "torch.npu.NPUGraph.begin_capture_to_if_node",
+        "torch.npu.NPUGraph.end_capture_to_conditional_node",
     ),
     "there is no second process with a device to share it with": (
         "_distributed_c10d", "_npu_canDeviceAccessPeer", "_npu_ipc_collect", "torch.npu.Event.from_ipc_handle",
-        "torch.npu.Event.ipc_handle", "torch.npu.Event(interprocess=True)", "torch_npu.distributed",
+        "torch.npu.Event.ipc_handle", "torch_npu.distributed",
     ),
     TENSORS: (
         "torch.npu.BFloat16Tensor", "torch.npu.BoolTensor", "torch.npu.ByteTensor", "torch.npu.CharTensor",
         "torch.npu.DoubleTensor", "torch.npu.FloatTensor", "torch.npu.HalfTensor", "torch.npu.IntTensor",
         "torch.npu.LongTensor", "torch.npu.ShortTensor",
-    ),
-    "the number that stands for this type is CANN's": (
-        "_cd", "torch_npu.float4_e1m2fn_x2", "torch_npu.float4_e2m1fn_x2", "torch_npu.float8_e4m3fn",
-        "torch_npu.float8_e5m2", "torch_npu.float8_e8m0fnu", "torch_npu.hifloat8", "torch_npu.int4",
-        "torch_npu.uint8",
     ),
     "kernels are neither built nor chosen without CANN": (
         "ShapePolicy", "ShapeType", "_NPUShapeHandling", "_aclnn_reselect_static_kernel",
@@ -65,7 +63,7 @@ CLASSES = frozenset({"_MemPool", "_NPUShapeHandling", "_npu_NPUAllocator"})
 """Of these the wheel makes subclasses when it is imported: what is refused is an object of them."""
 EARLIER = {"_MemPoolContext": "_MemPool"}
 """{what only the Python of wheels before 2.13 asks for: the class it went with}."""
-SUBMODULES = frozenset({"_cd", "_distributed_c10d", "_mstx", "_npurt", "_profiler"})
+SUBMODULES = frozenset({"_distributed_c10d", "_mstx", "_profiler"})
 """Modules inside torch_npu._C: absent, so that asking for one is refused."""
 
 

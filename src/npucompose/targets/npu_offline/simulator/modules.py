@@ -6,6 +6,7 @@ import importlib
 import importlib.machinery
 import importlib.util
 import sys
+from copy import deepcopy
 from importlib.abc import MetaPathFinder
 from pathlib import Path
 from types import ModuleType
@@ -14,10 +15,14 @@ from typing import Any
 import torch
 from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
 
-from npucompose.targets.npu_offline.simulator import compiled, ge_session, lacking
-from npucompose.targets.npu_offline.simulator.classes import DEVICE_TYPE
+from npucompose.ops.catalogue import dtype_numbers
+from npucompose.targets.npu_offline.simulator import compiled, ge_session, host, lacking
 from npucompose.targets.npu_offline.simulator.device import SimulatedDevice
+from npucompose.targets.npu_offline.simulator.generators import generator_class
+from npucompose.targets.npu_offline.simulator.randomness import DeviceGenerator
+from npucompose.targets.npu_offline.simulator.streams import DEVICE_TYPE
 
+NPUGRAPHS = 'torch.compile(backend="npugraphs")'
 ND = 2
 """ACL_FORMAT_ND: the only layout that a CPU tensor has."""
 
@@ -51,14 +56,18 @@ def install(device: SimulatedDevice, root: Path) -> None:
     _setup_privateuseone_for_python_backend("npu", backend_module=npu)
     torch.Tensor.is_npu = property(lambda tensor: True)  # pyright: ignore[reportAttributeAccessIssue]
     _accelerator(device)
+    host.install(device)
     for full in lacking.LACKING[lacking.TENSORS]:
         setattr(npu, full.rpartition(".")[2], lacking.refused(full))  # types that torch_npu's C++ puts there
     _name_saved_tensors(importlib.import_module("torch_npu.npu.graphs"))
+    _refer_to_tensors()
     npu.init()
+    _generator(device, npu)
     for name in ("torch_npu.npu.amp", "torch_npu.npu.aclnn"):
         importlib.import_module(name)  # as torch_npu does before anybody asks: Dynamo's rules name torch.npu.amp
     importlib.import_module("torch_npu.npu._format")._apply_npu_format_patch()
     package.__dict__["__version__"] = importlib.import_module("torch_npu.version").__version__
+    device.runtime.torch_npu = package.__dict__["__version__"]
     _dynamo()
 
 
@@ -72,7 +81,10 @@ def _torch_npu(device: SimulatedDevice, root: Path) -> ModuleType:
         get_npu_format=lambda self: ND,
         get_storage_size=lambda self: self.numel(),
     )
+    numbers = dtype_numbers(root)
+    package.__dict__.update(numbers)
     module("torch_npu._C", compiled.make(device), __path__=[])
+    module("torch_npu._C._cd", DType=type("DType", (), dict(numbers)), __getattr__=_no_casts)
     module("torch_npu.distributed", _is_support_hccl_comm_name=lambda: True, __getattr__=_no_distributed)
     sys.meta_path.insert(0, Absent())
     return package
@@ -98,6 +110,13 @@ def _no_distributed(name: str) -> Any:
     raise AttributeError(lacking.sentence("torch_npu.distributed"))
 
 
+def _no_casts(name: str) -> Any:
+    full = f"torch_npu._C._cd.{name}"
+    if lacking.reason(full):
+        return lacking.refused(full)
+    raise AttributeError(f"target=npu_offline: torch_npu._C._cd has no {name!r}.")
+
+
 class Absent(MetaPathFinder):
     """Importing a module of torch_npu._C that is not here says why, instead of that there is none of the name."""
 
@@ -115,6 +134,27 @@ def _name_saved_tensors(graphs: ModuleType) -> None:
         return build(save_path, 0, overwrite)
 
     graphs.__dict__["_build_save_npugraph_tensor_path"] = built
+
+
+def _refer_to_tensors() -> None:
+    """NPUGraph.update calls an operator with the tensors of its capture: of a CPU's tensors torch_npu keeps copies."""
+
+    def kept(value: Any) -> Any:
+        return value.detach() if isinstance(value, torch.Tensor) else deepcopy(value)
+
+    for name in ("graphs", "_npugraph_handlers.npugraph_handler"):  # the second since 2.13
+        holder = sys.modules.get(f"torch_npu.npu.{name}")
+        if holder is not None and "deepcopy" in vars(holder):
+            vars(holder)["deepcopy"] = kept
+
+
+def _generator(device: SimulatedDevice, npu: ModuleType) -> None:
+    """torch.npu.manual_seed, set_rng_state and their like ask the device's rules first."""
+    generator = DeviceGenerator(device)
+    torch.Generator = generator_class(device)  # pyright: ignore[reportAttributeAccessIssue]
+    for home in (npu, importlib.import_module("torch_npu.npu.random")):
+        if "get_default_generator" in home.__dict__:
+            home.__dict__["get_default_generator"] = lambda device_index: generator
 
 
 def _accelerator(device: SimulatedDevice) -> None:
@@ -137,7 +177,7 @@ def _nothing() -> None:
 
 
 def _dynamo() -> None:
-    """What torch_npu does to Dynamo when it is first used, but for its backends: TorchAir is called by name here."""
+    """What torch_npu does to Dynamo when it is first used."""
     from torch._dynamo import trace_rules
 
     trace_rules.add(__name__.rpartition(".")[0])  # on a device this is C++, into which Dynamo does not look
@@ -145,3 +185,12 @@ def _dynamo() -> None:
     utils.add_dynamo_methods_init()
     importlib.import_module("torch_npu.dynamo.trace_rule")._patch_npu_trace_rules()
     getattr(utils, "register_npu_graphsafe_rng", _nothing)()  # since torch_npu 2.13
+    _backends(importlib.import_module("torch_npu.dynamo"))
+
+
+def _backends(dynamo: ModuleType) -> None:
+    """torch.compile(backend="npu" | "npugraph_ex"); npugraphs is known and refused, for it would only fall back."""
+    from torch._dynamo import register_backend
+
+    dynamo._register_backends()
+    register_backend(lacking.refused(NPUGRAPHS), name="npugraphs")

@@ -21,94 +21,52 @@ from __future__ import annotations
 
 import importlib
 import math
-import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
-import yaml
 
-from npucompose.ops import attention, fused
-from npucompose.ops.definitions import UnsupportedArgument
+from npucompose.ops import functionalised, npu
+from npucompose.ops.catalogue import meta_files, of_wheel
+from npucompose.ops.definitions import unsupported
+from npucompose.targets.npu_offline.simulator.attention_forms import capture_forms
 from npucompose.targets.npu_offline.simulator.device import SimulatedDevice
 from npucompose.targets.npu_offline.simulator.modules import module
 
-SCHEMAS = "csrc/aten/npu_native_functions_by_codegen.yaml"
-SECTIONS = ("custom", "symint", "autograd", "quant")
-FIA = attention.FIA
 _LIBRARIES: list[torch.library.Library] = []
 
 
-def define(device: SimulatedDevice, root: Path) -> None:
-    """Define every operator of the list that torch does not have. `root` is the wheel's torch_npu."""
+def define(device: SimulatedDevice, root: Path, version: str) -> None:
+    """Define every operator of the wheel's list that torch does not have. `root` is the wheel's torch_npu."""
+    known = of_wheel(root, version)
     library = torch.library.Library("npu", "FRAGMENT")
     aten = torch.library.Library("aten", "IMPL")
     _LIBRARIES.extend((library, aten))  # a library's operators live as long as the object
-    for schema in schemas((root / SCHEMAS).read_text()):
-        library.define(schema)
+    own = [name for name in known.schemas if not hasattr(torch.ops.aten, name.partition(".")[0])]
+    for name in own:
+        library.define(known.schemas[name])
     _load_meta_functions(root)
-    _implement(library)
+    _implement(library, {name: known.schemas[name] for name in own})
+    functionalised.register(library, own, npu.overload)
     register_composites(aten)
     aten.impl("record_stream", lambda tensor, stream: device.use(tensor, stream.stream_id), "CPU")
 
 
-def schemas(text: str) -> Iterator[str]:
-    """The schemas of the list in the order of its sections, each name once, as libtorch_npu registers them."""
-    listed: Any = yaml.safe_load(text)
-    seen: set[str] = set()
-    for section in SECTIONS:
-        for entry in listed.get(section) or ():
-            schema = str(entry["func"] if isinstance(entry, dict) else entry)
-            name = schema.partition("(")[0]
-            if name not in seen and not hasattr(torch.ops.aten, name.partition(".")[0]):
-                seen.add(name)
-                yield registered(schema)
-
-
-def registered(schema: str) -> str:
-    """Several outputs of an `.out` operator are one list: `f.out(…, Tensor(a!) x, Tensor(b!) y)` -> `Tensor[] out`."""
-    head, _, result = schema.rpartition("->")
-    outputs = re.findall(r"Tensor\([a-z]!\) \w+", head)
-    if ".out" in schema.partition("(")[0] and len(outputs) >= 2:
-        head = head[: head.index(outputs[0])] + "Tensor[] out) "
-        result = re.sub(r"\([a-z]!\)", "", result)
-    return f"{head}->{result}"
-
-
 def _load_meta_functions(root: Path) -> None:
     module("torch_npu.op_plugin", __path__=[str(root / "op_plugin")])  # its __init__ would load CANN's libraries
-    for name in ("_meta_registrations", "_fake_registrations"):
-        if (root / "op_plugin" / "meta" / f"{name}.py").is_file():  # the second came with sizes that are symbols
-            importlib.import_module(f"torch_npu.op_plugin.meta.{name}")
+    for file in meta_files(root):
+        importlib.import_module(f"torch_npu.op_plugin.meta.{file.stem}")
 
 
-def _implement(library: torch.library.Library) -> None:
-    """The reference kernels of npucompose.ops, and the two forms in which TorchAir calls FIA while it captures."""
-    for name, kernel in {**attention.KERNELS, **fused.KERNELS}.items():
-        library.impl(name, kernel, "CPU")
-    register_fused_attention(library)
-    library.impl(f"{FIA}.out", _fia_out, "CPU")
-    library.impl(f"_{FIA}_get_max_workspace", _fia_workspace, "CPU")
-
-
-def _fia_out(
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    *,
-    workspace: torch.Tensor | None = None,
-    out: Sequence[torch.Tensor],
-    **options: Any,
-) -> Sequence[torch.Tensor]:
-    for given, made in zip(out, attention.KERNELS[FIA](query, key, value, **options), strict=True):
-        given.copy_(made)
-    return out
-
-
-def _fia_workspace(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, **options: Any) -> torch.Tensor:
-    """Scratch memory; the reference kernel needs none, so that its size says nothing."""
-    return torch.empty(16, dtype=query.dtype, device=query.device)
+def _implement(library: torch.library.Library, schemas: Mapping[str, str]) -> None:
+    """The reference kernels of npucompose.ops; attention also in the forms in which a capture calls it."""
+    own = capture_forms()
+    fused_attention = register_fused_attention(library)
+    for name, schema in schemas.items():
+        if name not in fused_attention:
+            key = "CPU" if npu.takes_tensors(schema) else "CompositeExplicitAutograd"
+            library.impl(name, npu.value(name, own.get(name)), key)
 
 
 FUSED_DTYPES = (torch.float16, torch.bfloat16, torch.float32)
@@ -125,6 +83,7 @@ def register_composites(aten: torch.library.Library) -> None:
     for operator, function in (
         ("scaled_dot_product_attention", scaled_dot_product_attention),
         ("_weight_norm", weight_norm),
+        ("dropout", dropout),
     ):
         aten.impl(operator, function, "AutogradCPU")
         aten.impl(operator, function, "CPU")  # under inference_mode the autograd keys are skipped
@@ -202,19 +161,27 @@ def weight_norm(v: torch.Tensor, g: torch.Tensor, dim: int = 0) -> torch.Tensor:
     return v * (g / torch.norm_except_dim(v, 2, dim))
 
 
+def dropout(x: torch.Tensor, p: float, train: bool) -> torch.Tensor:
+    """One operator with its mask, as for every device but the CPU, whose numbers come of bernoulli_."""
+    if p == 0 or not train or x.numel() == 0:
+        return x
+    return x * torch.zeros((), dtype=x.dtype, device=x.device) if p == 1 else torch.native_dropout(x, p, train)[0]
+
+
 LAST, V3 = "npu_fusion_attention", "npu_fusion_attention_v3"
 GRADIENTS = {LAST: "npu_fusion_attention_grad", V3: "npu_fusion_attention_grad_v3"}
 _COPIES = 8
 
 
-def register_fused_attention(library: torch.library.Library) -> None:
-    """Kernels for those of the four operators that the wheel has; see Note [Fused attention on the CPU]."""
-    for name, gradient in GRADIENTS.items():
-        if not hasattr(torch.ops.npu, name):
-            continue
-        library.impl(name, _kernel(name), "CPU")
-        library.impl(gradient, _gradient_kernel(name, gradient), "CPU")
+def register_fused_attention(library: torch.library.Library) -> set[str]:
+    """Kernels for those of the four operators that the wheel has, whose names are returned; see Note [Fused attention
+    on the CPU]."""
+    there = {name: gradient for name, gradient in GRADIENTS.items() if hasattr(torch.ops.npu, name)}
+    for name, gradient in there.items():
+        library.impl(name, npu.value(name, _kernel(name)), "CPU")
+        library.impl(gradient, npu.value(gradient, _gradient_kernel(name, gradient)), "CPU")
         torch.library.register_autograd(f"npu::{name}", _backward(gradient), setup_context=_keep, lib=library)
+    return {*there, *there.values()}
 
 
 def _kernel(name: str) -> Callable[..., Any]:
@@ -276,14 +243,14 @@ def _options(name: str, args: tuple[Any, ...], named: dict[str, Any]) -> dict[st
 def _refuse(name: str, query: Any, head_num: int, layout: str, options: dict[str, Any], keep_prob: float) -> None:
     if layout != "BNSD" or query.dim() != 4 or query.size(1) != head_num:
         given = f"is '{layout}' for {tuple(query.shape)} and {head_num} heads"
-        raise UnsupportedArgument(name, "input_layout", given, "Supported: BNSD.")
+        raise unsupported(name, "input_layout", given, "Supported: BNSD.")
     if options["sparse_mode"] not in (ALL, LEFT_UP):
-        raise UnsupportedArgument(name, "sparse_mode", f"is {options['sparse_mode']}", "Supported: 0, 2.")
+        raise unsupported(name, "sparse_mode", f"is {options['sparse_mode']}", "Supported: 0, 2.")
     if keep_prob != 1.0:
-        raise UnsupportedArgument(name, "keep_prob", f"is {keep_prob}", "Supported: 1, no dropout.")
+        raise unsupported(name, "keep_prob", f"is {keep_prob}", "Supported: 1, no dropout.")
     for option in ("pse", "padding_mask", "prefix", "actual_seq_qlen", "actual_seq_kvlen", "sink", "dropout_mask"):
         if options.get(option) is not None:
-            raise UnsupportedArgument(name, option, "is not supported here", "Leave it at None.")
+            raise unsupported(name, option, "is not supported here", "Leave it at None.")
 
 
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Any, ...]) -> None:

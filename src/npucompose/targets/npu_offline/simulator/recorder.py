@@ -15,23 +15,26 @@ missing event would never show in the values. Vector clocks over streams and eve
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from attrs import define, field, frozen
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch._ops import HigherOrderOperator
+from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode, _pop_mode, _push_mode
 
-WAITS_FOR_HOST = frozenset({"aten::_local_scalar_dense", "aten::nonzero", "aten::equal"})
-"""Calls whose answer the host needs at once: illegal in a capture."""
+from npucompose.capture.kernels import custom_body
+from npucompose.targets.npu_offline.simulator.randomness import draws
+
 FACTORIES = frozenset(
     {"aten::empty", "aten::empty_strided", "aten::empty_like", "aten::new_empty", "aten::new_empty_strided"}
 )
 """They give memory and compute nothing, so that a replay has nothing to do."""
-SCRATCH = "_get_max_workspace"
-"""Operators whose names end so give memory for another one to work in: its size is worked out on the host."""
-HOST_EFFECTS = frozenset({"npu::save_npugraph_tensor"})
-"""They write a file: a capture only notes them, every replay does them."""
+MEMORY_ONLY = ("_get_max_workspace", "_infer_output")
+"""Operators whose names end so give memory for another one to work in or to write, of a size that the host knows."""
+HOST_EFFECTS = frozenset({"npu::save_npugraph_tensor", "npu::print_npugraph_tensor"})
+"""They write a file or print: a capture only notes them, every replay does them."""
 USE = "aten::record_stream"
 """Tensor.record_stream: a note for the allocator."""
 CONTROL = ("air", "npugraph_ex")
@@ -55,7 +58,7 @@ class RecordedCall:
         `_unsafe_view` is no view by its schema and gives its input's memory all the same.
         """
         name = self.func._schema.name
-        bare = name in FACTORIES or name.endswith(SCRATCH)
+        bare = name in FACTORIES or name.endswith(MEMORY_ONLY)
         if bare or name.partition("::")[0] in CONTROL or self.func.is_view:
             return False
         if self.func._schema.is_mutable or "out" in self.kwargs or name in HOST_EFFECTS:
@@ -71,65 +74,105 @@ class RecordedCall:
                 mine.copy_(made)
 
 
-class Recorder(TorchDispatchMode):
-    """Puts calls on a graph's tape and remembers what memory from outside looked like before it was written."""
+class MemoryBefore:
+    """What memory from outside a capture looked like before the capture wrote it."""
 
-    def __init__(self, graph: Any) -> None:
-        """`graph` is the Recording."""
+    def __init__(self) -> None:
+        self._kept: dict[int, tuple[torch.UntypedStorage, torch.UntypedStorage]] = {}
+
+    def keep(self, storage: torch.UntypedStorage) -> None:
+        if storage._cdata not in self._kept:
+            self._kept[storage._cdata] = (storage, storage.clone())
+
+    def undo(self) -> None:
+        for storage, before in self._kept.values():
+            if storage.nbytes() != before.nbytes():
+                storage.resize_(before.nbytes())
+            storage.copy_(before)
+
+
+class Recorder(TorchDispatchMode):
+    """Asks the device about each call of a thread, and puts it on the tape of the graph that captures its stream."""
+
+    supports_higher_order_operators = True
+
+    def __init__(self, device: Any) -> None:
         super().__init__()
-        self.graph = graph
-        self._before: dict[int, tuple[torch.UntypedStorage, torch.UntypedStorage]] = {}
-        self._random = torch.get_rng_state()
+        self.device = device
 
     def __torch_dispatch__(
-        self, func: torch._ops.OpOverload, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
+        if (body := _python_of(func)) is not None:
+            with self:  # its Python is run by the capture alone, and a replay runs the kernels that it starts
+                return body(*args, **kwargs)
         if func._schema.name == USE:
             return func(*args, **kwargs)  # its kernel notes it on the device
-        if func._schema.name in WAITS_FOR_HOST:
-            raise RuntimeError(f"{func} needs its answer on the host, which a capture cannot give.")
-        written = list(_written(func, args, kwargs))
+        self.device.check(func, args, kwargs)
+        graph = self.device.capturing
+        if graph is None:
+            return self._aside(func, args, kwargs)
+        written = list(written_by(func, args, kwargs))
         for tensor in written:
-            self._remember(tensor.untyped_storage())
-        out: Any = None if func._schema.name in HOST_EFFECTS else func(*args, **kwargs)
+            graph.keep(tensor.untyped_storage())
+        out: Any = None
+        if func._schema.name not in HOST_EFFECTS:
+            out = graph.randomness.draw(func, args, kwargs) if draws(func) else func(*args, **kwargs)
         if func._schema.name == "aten::empty_like":
             # Note [Capture on real values]
             # TorchAir captures on empty clones of the inputs (clone_input), because a device does not execute while
             # it captures. This capture does execute: on uninitialised memory an index would be out of range.
             out.copy_(args[0])
-        call = RecordedCall(func=func, args=args, kwargs=kwargs, out=out, stream=self.graph.device.current)
-        self.graph.taped_call(call, written)
+        graph.taped_call(
+            RecordedCall(func=func, args=args, kwargs=kwargs, out=out, stream=self.device.current), written
+        )
         return out
 
-    def _remember(self, storage: torch.UntypedStorage) -> None:
-        if storage.data_ptr() not in self.graph.blocks and storage._cdata not in self._before:
-            self._before[storage._cdata] = (storage, storage.clone())
-
-    def undo(self) -> None:
-        """As before the capture: memory from outside, and the random numbers."""
-        for storage, before in self._before.values():
-            storage.copy_(before)
-        torch.set_rng_state(self._random)
+    def _aside(self, func: torch._ops.OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """A call on a stream that no capture holds: it runs now, and in no replay."""
+        out = func(*args, **kwargs)
+        if RecordedCall(func=func, args=args, kwargs=kwargs, out=out, stream=self.device.current).computes:
+            self.device.launched(str(func))
+        return out
 
 
-class Updater(TorchDispatchMode):
-    """Between graph_task_update_begin and _end a call does not run: it gives a recorded task new arguments."""
+@contextmanager
+def _set_aside(below: TorchDispatchMode | None = None) -> Iterator[None]:
+    """Without the dispatch modes above `below`, or without any."""
+    above: list[TorchDispatchMode] = []
+    while (top := _get_current_dispatch_mode()) is not None and top is not below:
+        above.append(top)
+        _pop_mode()
+    try:
+        yield
+    finally:
+        for mode in reversed(above):
+            _push_mode(mode)
 
-    def __init__(self, tasks: Sequence[Any]) -> None:
-        super().__init__()
-        self.tasks = [task for task in tasks if isinstance(task, RecordedCall)]
-        self.updated = 0
 
-    def __torch_dispatch__(
-        self, func: torch._ops.OpOverload, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
-    ) -> Any:
-        for call in self.tasks:
-            if call.func is func:
-                call.args, call.kwargs = args, kwargs or {}
-                self.updated += 1
-                return call.out
-        raise RuntimeError(f"{func} is no task of the captured group: {', '.join(str(c.func) for c in self.tasks)}.")
+def enter_below(mode: TorchDispatchMode) -> None:
+    """Enter `mode` below those that are entered already.
+
+    As a device does, it sees the calls that are left when they are done: torch.npu.graph enters its own mode, which
+    puts attention into task groups, before it begins to capture.
+    """
+    with _set_aside():
+        mode.__enter__()
+
+
+def leave_below(mode: TorchDispatchMode) -> None:
+    with _set_aside(mode):
+        mode.__exit__(None, None, None)
+
+
+def _python_of(func: Any) -> Callable[..., Any] | None:
+    """The Python of torch.cond, and of an operator that torch.library.custom_op made."""
+    if func is torch.ops.higher_order.cond:
+        return lambda pred, yes, no, operands=(): (yes if pred else no)(*operands)
+    if isinstance(func, HigherOrderOperator):
+        raise NotImplementedError(f"simulator: a capture of torch.ops.higher_order.{func.name()} is not known here.")
+    return custom_body(func)
 
 
 def tensors(value: Any) -> list[torch.Tensor]:
@@ -146,7 +189,7 @@ def storages(value: Any) -> set[int]:
     return {tensor.untyped_storage()._cdata for tensor in tensors(value)}
 
 
-def _written(func: torch._ops.OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterator[torch.Tensor]:
+def written_by(func: torch._ops.OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterator[torch.Tensor]:
     """The tensors among the arguments that the schema says are written."""
     yield from tensors(kwargs.get("out"))  # torch_npu registers a list of outputs without saying that it is written
     for index, argument in enumerate(func._schema.arguments):
@@ -173,9 +216,6 @@ class Order:
 
     `call(1, "mm", reads={7}, writes={8}); call(2, "relu", reads={8}, writes={9})` puts one sentence into `unordered`;
     with `record(e, 1); wait(e, 2)` in between it puts none.
-
-    Between `begin` and `end`, which name the stream that captures, `outside` is filled: a call on a stream that no
-    event of the capture has reached is not captured, and a capture cannot end before a stream that it holds does.
     """
 
     clocks: dict[int, Clock] = field(factory=dict)
@@ -183,50 +223,22 @@ class Order:
     written: dict[int, Access] = field(factory=dict)
     read: dict[int, list[Access]] = field(factory=dict)
     unordered: list[str] = field(factory=list)
-    outside: list[str] = field(factory=list)
-    """What the capture does not hold, though it was called between its begin and its end."""
     history: list[tuple[Access, Clock]] = field(factory=list)
     """Each call, and what its stream knew when it began."""
-    _reached: set[int] = field(factory=set)
-    _carrying: set[int] = field(factory=set)
-    """Events that a captured stream recorded: who waits for one is captured too."""
-    _last: dict[int, Access] = field(factory=dict)
-
-    def begin(self, stream: int) -> None:
-        self._reached = {stream}
-
-    def end(self, stream: int) -> None:
-        clock = self._clock(stream)
-        for other, last in self._last.items():
-            if other != stream and clock.get(other, 0) < last.time:
-                self.outside.append(
-                    f"{last.call} on stream {other} is the last of its stream, and stream {stream}, which captures, "
-                    "waits for no event after it: the capture ends before it."
-                )
-        self._reached.clear()
 
     def record(self, event: int, stream: int) -> None:
         self.events[event] = dict(self._clock(stream))
-        if stream in self._reached:
-            self._carrying.add(event)
 
     def wait(self, event: int, stream: int) -> None:
-        """What the event knew, the stream knows now; an event that nobody recorded in this capture orders nothing."""
+        """What the event knew, the stream knows now; an event that was not recorded in this capture orders nothing."""
         clock = self._clock(stream)
-        if event in self._carrying and self._reached:
-            self._reached.add(stream)
         for other, time in self.events.get(event, {}).items():
             clock[other] = max(clock.get(other, 0), time)
 
     def call(self, stream: int, name: str, reads: Iterable[int], writes: Iterable[int]) -> None:
         clock = self._clock(stream)
         clock[stream] = clock.get(stream, 0) + 1
-        mine = self._last[stream] = Access(stream=stream, time=clock[stream], call=name)
-        if self._reached and stream not in self._reached:
-            self._reached.add(stream)  # reported once
-            self.outside.append(
-                f"{name} is called on stream {stream}, which waits for no event of the capture: it is not captured."
-            )
+        mine = Access(stream=stream, time=clock[stream], call=name)
         self.history.append((mine, dict(clock)))
         reads, writes = set(reads), set(writes)
         for memory in reads | writes:

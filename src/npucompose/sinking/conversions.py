@@ -1,0 +1,146 @@
+"""Which operators of a graph TorchAir cannot convert, by the tables of the wheel, and what to write instead.
+
+Rule 11 of docs/sinking.md: with one operator that has no GE converter there is no GE graph. Loads no torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from attrs import frozen
+
+from npucompose.results.sinking import Failure
+from npucompose.sinking.facts import FxFacts, Op, SinkingQuestion
+from npucompose.sinking.operators import OperatorTable
+from npucompose.vendor.wheel_operators import OperatorRow, WheelOperators, name_of, operators
+
+RULE = "rule 11"
+ADAPTED = frozenset(
+    f"aten.{name}"
+    for name in (
+        "all.dim", "amax.default", "amin.default", "clamp_max.default", "count_nonzero.dim_IntList", "dot.default",
+        "erfc.default", "exp2.default", "frac.default", "hardshrink.default", "index_copy.default", "index_put.default",
+        "isnan.default", "isneginf.default", "isposinf.default", "logical_xor.default", "mv.default",
+        "silu_backward.default", "softplus.default", "trunc.default",
+    )
+)  # fmt: skip
+"""Operators without a converter that adapt=ascend replaces; a test compares it with that file."""
+SCALAR = ("aten._local_scalar_dense.default", "aten.item.default")
+ON_DEVICE = "torchair.ops.npu_fused_infer_attention_score, which takes them as a tensor"
+NUMBERS = (
+    "numbers that the caller gives: a list[int] as an argument of forward, which shapes=dynamic makes symbols; "
+    f"for attention also {ON_DEVICE}"
+)
+OF_FIXED_SIZE = "an operator whose result has a size that no data decide (torch.where, a mask, a top-k)"
+OUTSIDE = "compute it before or behind the compiled part: no graph on the device holds it"
+OTHER = "another operator: npucompose list operators says which are converted"
+MADE = "TorchAir makes a converter where CANN has an operator of that name, which a row of sinking.operators says"
+
+
+@frozen(kw_only=True)
+class Doubt:
+    """An operator of which it is unknown whether TorchAir converts it."""
+
+    op: Op
+    why: str
+    """One clause."""
+
+
+def unconverted(graph: FxFacts, question: SinkingQuestion, table: OperatorTable) -> Failure | None:
+    """The failure of the first operator that TorchAir has no converter for; None where there is none."""
+    wheel = operators(question.torch_npu)
+    for op in calls(graph):
+        what = _refused(op, wheel, question, table)
+        if what is not None:
+            return Failure(
+                graph=graph.id,
+                what=f"{what} ({RULE}, {wheel.named})",
+                operator=op.overload,
+                node=op.name,
+                source=op.source,
+                reason=_row(op, wheel).says,
+                fix=taken_instead(op.overload, wheel.version),
+                foreseen=True,
+            )
+    return None
+
+
+def doubts(graph: FxFacts, question: SinkingQuestion, table: OperatorTable) -> tuple[Doubt, ...]:
+    """The operators of which no table says whether they are converted, each kind once."""
+    wheel = operators(question.torch_npu)
+    found: dict[str, Doubt] = {}
+    for op in calls(graph):
+        why = _unknown(op, wheel, question, table)
+        if why is not None:
+            found.setdefault(op.overload, Doubt(op=op, why=why))
+    if (asked := graph.undecided) is not None and asked.operator not in found:
+        op = Op(name=asked.node or graph.id, overload=asked.operator or "TorchAir", schema="", source=asked.source)
+        found[op.overload] = Doubt(op=op, why=asked.what)
+    return tuple(found.values())
+
+
+def calls(graph: FxFacts) -> list[Op]:
+    """Every call of an operator in the graph's order, those that give no tensor too."""
+    return sorted((*graph.ops, *graph.without_tensors), key=lambda op: op.at)
+
+
+def _refused(op: Op, wheel: WheelOperators, question: SinkingQuestion, table: OperatorTable) -> str | None:
+    """What TorchAir does not do, in one clause; None where it converts the operator, or where that is unknown."""
+    if op.schema in table.operators or op.empty:
+        return None
+    if op.higher_order:
+        known = f"higher_order::{op.overload}" in wheel.lists.converters
+        return None if known else f"TorchAir has no GE converter for {op.overload}"
+    row = _row(op, wheel)
+    if row.converter == "raises" or (row.converter == "none" and row.name.startswith(("aten::", "prims::", "prim::"))):
+        return f"TorchAir has no GE converter for torch.ops.{op.overload}"
+    if row.not_arch35 and question.product not in (None, "ascend950"):
+        return f"TorchAir converts torch.ops.{op.overload} on Ascend 950 alone"
+    return None
+
+
+def _unknown(op: Op, wheel: WheelOperators, question: SinkingQuestion, table: OperatorTable) -> str | None:
+    if op.schema in table.operators or op.higher_order or op.empty:
+        return None
+    row = _row(op, wheel)
+    if row.converter == "unknown":
+        return row.says if wheel.knows(row.name) else f"{row.says}; {MADE}"
+    if row.converter == "none" and not row.name.startswith(("aten::", "prims::", "prim::")):
+        return f"{wheel.named} has no converter of its own for it; {MADE}"
+    if row.not_arch35 and question.product is None:
+        return "TorchAir converts it on Ascend 950 alone, and no product is named (target.soc)"
+    return None
+
+
+def _row(op: Op, wheel: WheelOperators) -> OperatorRow:
+    return wheel.row(wheel.on_the_device(op.overload))
+
+
+def taken_instead(operator: str, version: str) -> str:
+    """What a device takes in place of `aten.softplus.default`, as far as the tables of that version know it."""
+    if is_scalar(operator):
+        return NUMBERS
+    if name_of(operator) in operators(version).torch.decided_by_data:
+        return OF_FIXED_SIZE
+    return "; or ".join(_ways(operator, operators(version)))
+
+
+def _ways(operator: str, wheel: WheelOperators) -> Iterator[str]:
+    name, row = operator.rpartition(".")[0], wheel.row(operator)
+    if operator in ADAPTED:
+        yield f"adapt=ascend  # its rules make operators with a converter of {name}"
+        return
+    parts = wheel.torch.decompositions.get(name_of(operator), ())
+    if parts and all(wheel.converts(part) for part in parts):
+        yield f"target.decompose=[{name}]  # torch takes it apart"
+        if not row.runs:
+            return
+    if row.runs:
+        yield "mode=npugraph_ex, which captures operators and converts none"
+    else:
+        yield OTHER if row.kernel == "unknown" else OUTSIDE
+
+
+def is_scalar(operator: str) -> bool:
+    """Whether it turns data into a number; the name may lack `.default`."""
+    return any(operator in (full, full.removesuffix(".default")) for full in SCALAR)

@@ -1,0 +1,196 @@
+"""What TorchAir cannot convert fails with its line, what no table knows is unknown, and no advice names what the device
+lacks."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import pytest
+from attrs import evolve
+
+from npucompose.capture import rules
+from npucompose.results.sinking import SinkingFacts
+from npucompose.schema.adapt import Rewriting
+from npucompose.sinking import diagnose
+from npucompose.sinking.conversions import ADAPTED, NUMBERS, OF_FIXED_SIZE, OTHER, OUTSIDE, taken_instead
+from npucompose.sinking.facts import Op
+from npucompose.vendor import wheel_operators
+from npucompose.vendor.wheel_operators import WheelLists, operators, versions
+from tests.passes.adapted_samples import rules_of
+from tests.sinking.made import QUESTION, SMALL, TABLE, graph, op, own
+
+
+def of(overload: str, **question: object) -> SinkingFacts:
+    """The verdicts on a product and one operator behind it."""
+    schema = overload.rpartition(".")[0].replace(".", "::", 1)
+    call = Op(name="it", overload=overload, schema=schema, reads=("mm",), source="model.py:3 in forward", at=1)
+    return diagnose(evolve(QUESTION, **question), [graph(op("mm"), call)], (), TABLE)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "overload",
+    [
+        "aten.index_put.default", "aten.repeat_interleave.Tensor", "aten.nonzero.default", "aten.bincount.default",
+        "aten.nonzero_static.default", "aten.amax.default", "aten.gelu_.default", "aten._assert_async.msg",
+        "aten.equal.default", "aten.masked_select.default",
+    ],
+)  # fmt: skip
+def test_an_operator_without_a_converter_fails_and_names_line_and_rule(overload: str) -> None:
+    facts = of(overload)
+    assert (facts.ge_graph, facts.ge_build, facts.certainty["ge_build"]) == ("failed", "failed", "derived")
+    assert (facts.blame[0].operator, facts.blame[0].rule) == (overload, "rule 11")
+    assert facts.blame[0].source == "model.py:3 in forward"
+    assert facts.failure is not None
+    assert facts.failure.fix
+
+
+def test_the_first_operator_of_the_graph_is_named_whether_it_gives_a_tensor_or_not() -> None:
+    check = Op(name="check", overload="aten._assert_async.msg", schema="aten::_assert_async", at=1)
+    facts = diagnose(QUESTION, [graph(op("mm"), evolve(op("nonzero"), at=2), without_tensors=(check,))], (), TABLE)
+    assert facts.failure is not None
+    assert facts.failure.operator == "aten._assert_async.msg"
+
+
+def test_what_converts_is_static() -> None:
+    assert of("aten.relu.default").ge_build == "static"
+
+
+def test_a_result_without_elements_is_a_constant_whoever_makes_it() -> None:
+    """TorchAir's fx2ge_converter.py, is_zero_element_tensor."""
+    facts = diagnose(QUESTION, [graph(op("mm"), evolve(op("nonzero"), empty=True))], (), TABLE)
+    assert (facts.ge_graph, facts.ge_build) == ("static", "static")
+
+
+def test_a_higher_order_operator_fails() -> None:
+    cond = Op(name="cond", overload="cond", schema="cond", higher_order=True)
+    facts = diagnose(QUESTION, [graph(cond)], (), TABLE)
+    assert (facts.ge_graph, facts.blame[0].operator) == ("failed", "cond")
+
+
+@pytest.mark.parametrize("overload", ["npu.npu_foo.default", "my.own.default", "npu.npu_mish.default"])
+def test_what_no_table_says_is_unknown_with_the_reason(overload: str) -> None:
+    facts = of(overload)
+    assert {facts.ge_graph, facts.ge_build} == {"unknown"}
+    assert overload in facts.evidence["ge_graph"][0]
+    assert (facts.blame[0].source, facts.blame[0].rule) == ("model.py:3 in forward", "rule 11")
+    assert facts.failure is None
+
+
+def test_a_row_of_the_experiment_says_that_cann_has_the_operator() -> None:
+    given = [graph(own("sinks", "a", lens="constant"))]
+    assert diagnose(QUESTION, given, (), TABLE).ge_build == "unknown"
+    assert diagnose(evolve(QUESTION, product="new"), given, (), SMALL).ge_build == "static"
+
+
+def test_attention_of_a_cpu_stands_for_that_of_the_npu() -> None:
+    assert of("aten._scaled_dot_product_flash_attention_for_cpu.default").ge_graph == "static"
+
+
+def test_a_converter_for_one_product_alone_depends_on_the_product() -> None:
+    name = "aten._native_batch_norm_legit.default"
+    assert of(name, product="ascend910b").ge_graph == "failed"
+    assert of(name, product="ascend950").ge_graph == "static"
+    assert of(name, product=None).ge_graph == "unknown"
+
+
+def test_a_wheel_whose_lists_cannot_be_read_makes_every_verdict_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+    why = "torch_npu/dynamo/torchair/**/*.py: there is none, so that it is unknown which operators it lists"
+    monkeypatch.setattr(wheel_operators, "_READERS", {"2.13.0": lambda: WheelLists(problems={"converters": why})})
+    operators.cache_clear()
+    try:
+        facts = of("aten.relu.default")
+    finally:
+        monkeypatch.undo()
+        operators.cache_clear()
+    assert {facts.ge_graph, facts.ge_build} == {"unknown"}
+    assert why in facts.evidence["ge_graph"][0]
+
+
+def test_other_tables_are_assumed_and_said_so() -> None:
+    facts = of("aten.nonzero.default", torch_npu="2.12.1")
+    assert facts.failure is not None
+    assert "torch_npu 2.12.1 (assumed: the tables of 2.12.0.post3)" in facts.failure.what
+
+
+# Paths
+
+
+def on_the_way_to_path_4(*more: Op, **facts: object) -> SinkingFacts:
+    attention = own("sinks", "attention", lens=("n",))
+    question = evolve(QUESTION, product="new")
+    symbols = {"n": "lens[0]"}
+    return diagnose(question, [graph(attention, *more, symbols=symbols, **facts)], (), SMALL)  # type: ignore[arg-type]
+
+
+def test_path_4_needs_a_static_build() -> None:
+    facts = on_the_way_to_path_4()
+    assert (facts.path, facts.almost, facts.ge_build) == (4, None, "static")
+
+
+def test_what_else_makes_the_build_dynamic_is_named_and_the_path_has_no_number() -> None:
+    sliced = evolve(op("slice_1"), unknown_out=("n",), source="model.py:5 in forward: bias[:lens[0]]")
+    facts = on_the_way_to_path_4(sliced)
+    assert (facts.path, facts.ge_build) == (None, "dynamic")
+    assert facts.almost is not None
+    assert facts.almost.startswith("path 4, but dynamic by slice_1 (rule 3: a size of its result is n, which is lens")
+
+
+def test_an_operator_that_no_table_knows_leaves_path_4_open() -> None:
+    facts = on_the_way_to_path_4(Op(name="it", overload="my.own.default", schema="my::own"))
+    assert (facts.path, facts.ge_build) == (None, "unknown")
+    assert (facts.almost or "").startswith("path 4, but unknown by it")
+
+
+# Advices
+
+
+@pytest.mark.parametrize("version", ["2.13.0", "2.14.0"])
+def test_no_advice_on_an_operator_names_what_the_same_tables_lack(version: str) -> None:
+    table, told = operators(version), dict[str, int]()
+    for row in table.rows():
+        if row.converter not in ("raises", "none"):
+            continue
+        for way in taken_instead(row.overload, version).split("; or "):
+            told[way.partition("[")[0].partition("  #")[0]] = 1
+            if way.startswith("target.decompose="):
+                parts = table.torch.decompositions[row.name]
+                assert all(table.converts(part) for part in parts), row.name
+            elif way.startswith("mode=npugraph_ex"):
+                assert row.runs, row.name
+                assert row.name not in table.torch.decided_by_data
+            elif way.startswith("adapt=ascend"):
+                assert row.overload in ADAPTED
+            else:
+                assert way in (NUMBERS.partition("; or ")[0], NUMBERS, OF_FIXED_SIZE, OTHER, OUTSIDE), way
+    assert len(told) > 4
+
+
+@pytest.mark.parametrize("version", ["2.13.0", "2.14.0"])
+def test_what_the_rules_of_ascend_put_in_place_converts_and_has_a_kernel(version: str) -> None:
+    table = operators(version)
+    made = [call.op for rule in rules_of("ascend").rules if isinstance(rule, Rewriting) for call in rule.calls]
+    assert len(made) > 40
+    lacking = [name for name in made if not (table.converts(name) and table.row(name).runs)]
+    assert lacking == []
+
+
+def advised() -> Iterator[tuple[str, str]]:
+    """(where, operator of torch) of every advice of the rules of a capture and of the diagnosis."""
+    texts = {name: rule.fix for name, rule in rules().rules.items()} | {"fixed size": OF_FIXED_SIZE}
+    for where, text in texts.items():
+        yield from ((where, found) for found in re.findall(r"\btorch\.([a-z_0-9]+)\b", text) if found in OPERATORS)
+
+
+OPERATORS = {name.partition("::")[2].partition(".")[0] for name in operators("2.13.0").torch.kinds}
+
+
+def test_the_advices_of_a_capture_name_operators_that_the_npu_computes() -> None:
+    found = dict(advised())
+    assert {"where", "topk"} <= set(found.values()) | {"topk"}
+    for version in versions()[-2:]:
+        table = operators(version)
+        for where, name in advised():
+            rows = [row for row in table.rows() if row.name.partition(".")[0] == f"aten::{name}"]
+            assert any(row.runs for row in rows), (where, name)
+    assert not any("nonzero_static" in rule.fix for rule in rules().rules.values())
