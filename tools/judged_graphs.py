@@ -252,7 +252,9 @@ class Pool:
 
 def _constants(graph: fx.GraphModule) -> list[torch.Tensor]:
     named = [str(node.target) for node in graph.graph.nodes if node.op == "get_attr"]
-    values = [functools.reduce(lambda at, step: getattr(at, step, None), name.split("."), graph) for name in named]
+    values: list[Any] = [
+        functools.reduce(lambda at, step: getattr(at, step, None), name.split("."), graph) for name in named
+    ]
     return [value for value in values if type(value) in (torch.Tensor, torch.nn.Parameter) and _plain(value)]
 
 

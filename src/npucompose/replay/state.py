@@ -67,4 +67,4 @@ def _stance() -> tuple[str, Any]:
 
 def stance_entry() -> Entry:
     """Where torch.compile's stance stands."""
-    return vars(eval_frame), "_stance", eval_frame._stance
+    return eval_frame.__dict__, "_stance", eval_frame._stance
