@@ -22,6 +22,8 @@ from attrs import frozen
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
 
+from tools.written_calls import POSITIONAL, keywords
+
 LONGEST_S = 60.0
 MOST_NUMBERS = 4096
 """In a tensor that a sample gives; larger ones are left to the schema."""
@@ -58,40 +60,51 @@ def names() -> list[str]:
 
 def calls(wanted: Sequence[str]) -> dict[str, OperatorCall]:
     """{operator: a call with which it runs here}; one for which none was found is left out."""
-    found = sampled(set(wanted))
+    found, spare = sampled(set(wanted))
+    found |= {name: call for name in wanted if name not in found and (call := written(name))}
     for name in wanted:
         if name not in found and (made := filled(overload(name))) is not None:
             found[name] = made
-    return found
+    return spare | found
 
 
 # From torch's samples
 
 
 class _Recorder(TorchDispatchMode):
-    """Notes a call of each operator."""
+    """Notes a call of each operator: one that computes something, and in `spare` one of and for tensors without
+    elements."""
 
     def __init__(self, wanted: set[str]) -> None:
         super().__init__()
         self.wanted = wanted
         self.found: dict[str, OperatorCall] = {}
+        self.spare: dict[str, OperatorCall] = {}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        name, keywords = func.name(), dict(kwargs or {})
-        if name in self.wanted and name not in self.found and all(_small(one) for one in (args, keywords)):
-            self.found[name] = OperatorCall(args=tuple(args), keywords=keywords).copied()
-        return func(*args, **keywords)
+        name, given = func.name(), (args, dict(kwargs or {}))
+        call = None
+        if name in self.wanted and name not in self.found and all(map(_small, _tensors(given))):
+            call = OperatorCall(args=tuple(args), keywords=given[1]).copied()
+        made = func(*args, **given[1])
+        if call is not None:
+            whole = all(one.numel() for one in _tensors((call.args, dict(call.keywords)))) and not _empty(made)
+            (self.found if whole else self.spare)[name] = call
+        return made
 
 
-def _small(value: Any) -> bool:
-    tensors: list[torch.Tensor] = []
-    tree_map(lambda one: tensors.append(one) if isinstance(one, torch.Tensor) else None, value)
-    return all(t.layout is torch.strided and t.numel() <= MOST_NUMBERS and t.device.type == "cpu" for t in tensors)
+def _small(one: torch.Tensor) -> bool:
+    return one.layout is torch.strided and one.numel() <= MOST_NUMBERS and one.device.type == "cpu"
 
 
-def sampled(wanted: set[str], most: int = 4) -> dict[str, OperatorCall]:
+def _empty(value: Any) -> bool:
+    made = _tensors(value)
+    return bool(made) and all(one.layout is torch.strided and not one.numel() for one in made)
+
+
+def sampled(wanted: set[str], most: int = 4) -> tuple[dict[str, OperatorCall], dict[str, OperatorCall]]:
     """What is called while the first samples of every operator of op_db run, with its gradient, in place and with
-    `out=`."""
+    `out=`; and calls of tensors without elements."""
     recorder = _Recorder(wanted)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -100,7 +113,7 @@ def sampled(wanted: set[str], most: int = 4) -> dict[str, OperatorCall]:
                 if info.supports_dtype(dtype, "cpu"):
                     _run_samples(info, dtype, most, recorder)
                     break
-    return recorder.found
+    return recorder.found, recorder.spare
 
 
 def _op_db() -> Sequence[Any]:
@@ -164,7 +177,7 @@ def _attempt(act: Callable[[], Any]) -> bool:
 
 # From the schema
 
-SHAPES: tuple[tuple[int, ...], ...] = ((2, 3), (4, 4), (2, 4, 8, 8), (4,), (2, 4, 4), (2, 4, 4, 8, 8), (1, 4, 8))
+SHAPES: tuple[tuple[int, ...], ...] = ((2, 3), (4, 4), (2, 4, 8, 8), (4,), (2, 4, 4), (2, 4, 4, 8, 8), (1, 4, 8), (1,))
 DTYPES = (torch.float32, torch.int64, torch.bool, torch.complex64)
 OTHERS: tuple[tuple[int, ...] | None, ...] = (None, (), (4,))
 """Shape of every tensor but the first; None: that of the first."""
@@ -182,6 +195,12 @@ WORDS: Mapping[str, str] = {
     "rounding_mode": "floor", "equation": "ij->ij", "dimension": "a", "assert_msg": "no", "UPLO": "L",
     "reduction": "sum",
 }  # fmt: skip
+
+
+def written(name: str) -> OperatorCall | None:
+    """The call that tools/written_calls.py has of `aten::einsum`."""
+    name = name.removeprefix("aten::")
+    return OperatorCall(args=POSITIONAL[name](), keywords=keywords(name)) if name in POSITIONAL else None
 
 
 def filled(operator: Any) -> OperatorCall | None:
@@ -281,13 +300,14 @@ def safe(wanted: Sequence[str]) -> Iterator[str]:
 def isolated(wanted: Sequence[str]) -> dict[str, OperatorCall]:
     """`calls` with each made-up call tried in a process of its own: some end the process, or break its memory."""
     torch.set_num_threads(1)  # threads do not outlive a fork
-    found = sampled(set(wanted))
+    found, spare = sampled(set(wanted))
+    found |= {name: call for name in wanted if name not in found and (call := written(name))}
     for name in wanted:
         if name not in found and (place := in_a_child(lambda name=name: _first_that_runs(name))):
             call = next(itertools.islice(fillings(overload(name)), int(place), None))
             assert call is not None
             found[name] = call
-    return found
+    return spare | found
 
 
 def _first_that_runs(name: str) -> str:

@@ -53,6 +53,7 @@ def folded(lists: Mapping[str, WheelLists], sources: Mapping[str, str]) -> dict[
     data = {
         "converters": table([{n: number(n, said) for n, said in one.converters.items()} for one in rows]),
         "not_arch35": table([{n: number(n, said) for n, said in one.not_arch35.items()} for one in rows]),
+        "refuses": table([{n: number(n, said) for n, said in one.refuses.items()} for one in rows]),
         "kernels": table([{n: libraries.index(of) for n, of in one.kernels.items()} for one in rows]),
         "metas": table([dict.fromkeys(one.metas, 1) for one in rows]),
     }
@@ -107,10 +108,9 @@ def read_torch(texts: Mapping[str, str]) -> dict[str, Any]:
 
 def _completed(operator: str, kind: str, own: Mapping[str, str]) -> str:
     """What a composite calls as it is known of the installed torch, where the list does not say it."""
-    if kind in (CPU, NOWHERE, IMPLICIT):
-        return kind
     known = own.get(operator, kind)
-    return kind if known in (CPU, NOWHERE, IMPLICIT) else known
+    same = kind.startswith(IMPLICIT) == known.startswith(IMPLICIT)
+    return known if same and CPU not in (kind, known) and NOWHERE not in (kind, known) else kind
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -33,7 +33,7 @@ def listed() -> str:
 
 
 def kinds(text: str) -> dict[str, str]:
-    """{operator: IMPLICIT, CPU, NOWHERE, what it calls, or OPEN where the list does not say what it calls}."""
+    """{operator: IMPLICIT and OPEN, CPU, NOWHERE, what it calls, or OPEN where the list does not say what it calls}."""
     found: dict[str, str] = {}
     for entry in yaml.load(text, Loader=yaml_loader()):
         name = entry["func"].partition("(")[0]
@@ -49,7 +49,7 @@ def _kind(entry: Mapping[str, Any]) -> str:
     if keys.intersection(_EXPLICIT):
         return OPEN
     if "CompositeImplicitAutograd" in keys or not (keys or entry.get("structured_delegate")):
-        return IMPLICIT
+        return f"{IMPLICIT} {OPEN}"
     if entry.get("structured_delegate"):
         return str(entry["structured_delegate"])
     return CPU if "CPU" in keys else NOWHERE
@@ -99,7 +99,8 @@ class _Device:
 
         from tools.operator_calls import overload
 
-        self.kernels.pop(name)._destroy()
+        if held := self.kernels.pop(name, None):
+            held._destroy()
         self.seen.clear()
         operator = overload(name)
         args, keywords = tree_map(self._there, (call.args, dict(call.keywords)))
@@ -112,7 +113,8 @@ class _Device:
         except Exception:  # noqa: BLE001  what it does with results that are none
             end = OPEN
         seen = [one.removeprefix("aten::") for one in dict.fromkeys(self.seen)]
-        self.kernels[name] = self._kernel(name)
+        if held:
+            self.kernels[name] = self._kernel(name)
         return " ".join([*seen, end]).strip()
 
     def _note(self, operator: Any, *args: Any, **keywords: Any) -> Any:
@@ -169,7 +171,7 @@ def without_meta(kinds: Mapping[str, str]) -> list[str]:
 
     def has(name: str) -> bool:
         kind = kinds[name]
-        if own(name) or kind == IMPLICIT:
+        if own(name) or kind.startswith(IMPLICIT):
             return True
         return kind not in (CPU, NOWHERE) and all(own(f"aten::{one}") for one in kind.split() if one != OPEN)
 
@@ -236,12 +238,16 @@ def read() -> dict[str, Any]:
     found = {name: kind for name, kind in found.items() if name in known}
     found |= dict.fromkeys(sorted(known - set(found)), CPU)  # registered by hand: kernels of quantised LSTMs
     open_ones = [name for name, kind in found.items() if kind == OPEN]
-    composites = [name for name, kind in found.items() if kind not in (CPU, NOWHERE, IMPLICIT)]
+    implicit = [name for name, kind in found.items() if kind.startswith(IMPLICIT)]
+    composites = [name for name, kind in found.items() if kind not in (CPU, NOWHERE) and name not in set(implicit)]
     calls = operator_calls.isolated(list(operator_calls.safe(list(found))))
     traced = {name: said for name, said in decomposed(calls) if not said.endswith(OPEN)}
-    tried = dict(called(composites, {name: call for name, call in calls.items() if name in set(composites)}))
+    made = {*composites, *implicit}
+    tried = dict(called(composites, {name: call for name, call in calls.items() if name in made}))
     for name, said in tried.items():
-        if name in open_ones or not said.endswith(OPEN):
+        if name in implicit:
+            found[name] = f"{IMPLICIT} {said}".strip()
+        elif name in open_ones or not said.endswith(OPEN):
             found[name] = said
     return {
         "version": torch.__version__.partition("+")[0],

@@ -47,6 +47,10 @@ class Plain(nn.Module):
     def forward(self, x):
         return torch.relu(x) + 1
 
+class Gelu(nn.Module):
+    def forward(self, x):
+        return nn.functional.gelu(x * 2) + 1
+
 class Prints(nn.Module):
     def forward(self, x):
         y = x * 2
@@ -62,6 +66,7 @@ class Imports(nn.Module):
 
 def imports(): return Imports(), {"x": torch.ones(4, 4)}
 def block(): return Block(), {"x": torch.randn(4, 4)}
+def gelu(): return Gelu(), {"x": torch.randn(4, 4)}
 def plain(): return Plain(), {"x": torch.randn(4, 4)}
 def prints(): return Prints(), {"x": torch.ones(4, 4)}
 """
@@ -170,3 +175,14 @@ def test_the_stage_writes_down_the_same(asked: Callable[..., CaptureExplanation]
 def test_what_has_no_capture_is_refused(words: list[str], told: str) -> None:
     with pytest.raises(ConfigError, match=told):
         explain.act(command_line("explain").parse_args(["explain", *words]))
+
+
+def test_an_operator_that_only_the_in_place_pass_writes_does_not_capture_and_is_named_with_the_option(
+    asked: Callable[..., CaptureExplanation],
+) -> None:
+    option, old = "compiler.debug.aclgraph.disable_reinplace_inplaceable_ops_pass=true", "2.6.0.post5"
+    facts = asked("gelu", f"compiler.torch_npu_version={old}").capture
+    assert (facts.verdict, facts.certainty) == ("does not capture", "derived")
+    assert [(one.rule, one.fix.partition("  #")[0]) for one in facts.findings] == [("cpu_kernel", option)]
+    assert asked("gelu", f"compiler.torch_npu_version={old}", option).capture.verdict == "captures"
+    assert asked("gelu").capture.verdict == "captures"

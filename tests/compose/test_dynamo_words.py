@@ -54,6 +54,19 @@ def raised(error: BaseException, debug: bool = False) -> BaseException:
     return found.value
 
 
+def test_an_operator_that_returns_what_it_writes_is_named_with_the_line() -> None:
+    said = (
+        "Found a custom (non-ATen) operator whose output has alias annotations: npu::f_(Tensor(a!) self) -> Tensor(a!)."
+        ' We only\n\nWhile executing %f_\nOriginal traceback:\n  File "/home/me/m.py", line 3, in forward\n'
+        "    return f_(x)\n\nUse tlparse\n"
+    )
+    error = raised(failed(RuntimeError(said)))
+    assert isinstance(error, CompileError)
+    at = " at m.py:3 in forward, `return f_(x)`: "
+    assert str(error).startswith(f"{CANNOT}{at}torch.ops.npu.f_ returns an argument that it writes.")
+    assert not isinstance(error.__cause__, BackendCompilerFailed)
+
+
 def failed(inner: Exception) -> BackendCompilerFailed:
     return BackendCompilerFailed(lambda: None, inner, None)
 

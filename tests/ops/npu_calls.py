@@ -51,6 +51,11 @@ ROPE_CACHE = {
 }  # fmt: skip
 UNPERMUTED = {"permuted_tokens": "half[16, 8]", "sorted_indices": "int[16]", "probs": "half[8, 2]"}
 QUERY, CACHE = "half[2, 1, 8, 128]", "half[2, 16, 1, 128]"
+DELTA_RULE = {
+    "query": "bfloat16[4, 2, 16]", "key": "bfloat16[4, 2, 16]", "value": "bfloat16[4, 2, 16]",
+    "state": "bfloat16[4, 2, 16, 16]", "beta": "bfloat16[4, 2]", "scale": 0.25, "actual_seq_lengths": "int[4]",
+    "ssm_state_indices": "int[4]",
+}  # fmt: skip
 WRITTEN: Mapping[str, Mapping[str, Any]] = {
     "_npu_matmul_abft_verify": {
         "a": "half[8, 16]", "b": "half[16, 8]", "c": "float[8, 8]", "checksum_weight": "half[8]",
@@ -141,10 +146,8 @@ WRITTEN: Mapping[str, Mapping[str, Any]] = {
         "output_dtype": 5,
     },
     "npu_quant_matmul_dequant": {"x": "half[8, 16]", "quantized_weight": "char[32, 16]", "weight_scale": "float[32]"},
-    "npu_recurrent_gated_delta_rule_functional": {
-        "query": "bfloat16[4, 2, 16]", "key": "bfloat16[4, 2, 16]", "value": "bfloat16[4, 2, 16]",
-        "state": "bfloat16[4, 2, 16, 16]",
-    },
+    "npu_recurrent_gated_delta_rule": DELTA_RULE,
+    "npu_recurrent_gated_delta_rule_functional": DELTA_RULE,
     "npu_ring_attention_update": {
         "prev_attn_out": "half[16, 2, 64]", "prev_softmax_max": "float[2, 1, 16, 8]",
         "prev_softmax_sum": "float[2, 1, 16, 8]", "cur_attn_out": "half[16, 2, 64]",

@@ -72,6 +72,7 @@ NO_STRANGERS = {
     "npucompose.measure.profile": "what the profiler has just written",
     "npucompose.vendor.devices": "the package's own table",
     "npucompose.vendor.wheel_operators": "the package's own tables",
+    "npucompose.vendor.converter_conditions": "conditions of the package's own tables",
     "npucompose.capture.codes": "the package's own table",
     "npucompose.ops.catalogue": "the package's own table, and the vendor's wheel: tests/ops/test_catalogue.py",
     "npucompose.targets.npu_offline.operator_lists": "the vendor's wheel: test_operator_tables.py",

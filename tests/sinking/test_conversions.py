@@ -4,27 +4,31 @@ lacks."""
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import pytest
 from attrs import evolve
 
 from npucompose.capture import rules
-from npucompose.results.sinking import SinkingFacts
+from npucompose.results.sinking import SinkingFacts, Undecided
 from npucompose.schema.adapt import Rewriting
 from npucompose.sinking import diagnose
 from npucompose.sinking.conversions import ADAPTED, NUMBERS, OF_FIXED_SIZE, OTHER, OUTSIDE, taken_instead
 from npucompose.sinking.facts import Op
 from npucompose.vendor import wheel_operators
-from npucompose.vendor.wheel_operators import WheelLists, operators, versions
+from npucompose.vendor.converter_conditions import GIVEN
+from npucompose.vendor.wheel_operators import WheelLists, listing, name_of, operators, versions
 from tests.passes.adapted_samples import rules_of
 from tests.sinking.made import QUESTION, SMALL, TABLE, graph, op, own
 
 
-def of(overload: str, **question: object) -> SinkingFacts:
+def of(overload: str, constants: Mapping[str, str] | None = None, **question: object) -> SinkingFacts:
     """The verdicts on a product and one operator behind it."""
     schema = overload.rpartition(".")[0].replace(".", "::", 1)
-    call = Op(name="it", overload=overload, schema=schema, reads=("mm",), source="model.py:3 in forward", at=1)
+    call = Op(
+        name="it", overload=overload, schema=schema, reads=("mm",), source="model.py:3 in forward", at=1,
+        constants=constants or {},
+    )  # fmt: skip
     return diagnose(evolve(QUESTION, **question), [graph(op("mm"), call)], (), TABLE)  # type: ignore[arg-type]
 
 
@@ -66,6 +70,44 @@ def test_a_higher_order_operator_fails() -> None:
     cond = Op(name="cond", overload="cond", schema="cond", higher_order=True)
     facts = diagnose(QUESTION, [graph(cond)], (), TABLE)
     assert (facts.ge_graph, facts.blame[0].operator) == ("failed", "cond")
+
+
+def test_an_operator_without_a_converter_that_takes_a_scalar_fails_since_none_is_made_for_it() -> None:
+    """TorchAir's fx2ge_converter.py, _validate_support; without one only CANN knows."""
+    call = Op(name="it", overload="npu._npu_index_add.default", schema="npu::_npu_index_add", source="m.py:3", at=1)
+    facts = diagnose(QUESTION, [graph(op("mm"), evolve(call, scalar="alpha"))], (), TABLE)
+    assert (facts.ge_graph, facts.blame[0].source) == ("failed", "m.py:3")
+    assert "makes none with a Scalar (alpha)" in facts.blame[0].reason
+    assert diagnose(QUESTION, [graph(op("mm"), call)], (), TABLE).ge_graph == "unknown"
+
+
+def test_an_argument_that_the_converter_needs_or_refuses_fails_where_it_is_missing_or_given() -> None:
+    """npu_prefetch without a dependency; npu_quant_conv2d with an offset, by the guards of their converters."""
+    for name, argument, refused, taken in (
+        ("npu_prefetch", "dependency", "None", GIVEN),
+        ("npu_quant_conv2d", "offset", GIVEN, "None"),
+    ):
+        call = Op(name="it", overload=f"npu.{name}.default", schema=f"npu::{name}", source="m.py:3", at=1)
+        found = [
+            diagnose(QUESTION, [graph(op("mm"), evolve(call, constants={argument: one}))], (), TABLE)
+            for one in (refused, taken)
+        ]
+        assert [facts.ge_graph for facts in found] == ["failed", "static"]
+        assert found[0].failure is not None
+        assert (found[0].failure.source, f"{argument} is" in found[0].failure.reason) == ("m.py:3", True)
+
+
+def test_what_only_cann_decides_is_what_it_would_be_where_torchair_is_not_asked() -> None:
+    call = Op(name="it", overload="npu.npu_mish.default", schema="npu::npu_mish", source="m.py:3", at=1)
+    asked = Undecided(graph="graph_0", what="only CANN knows", operator=call.overload)
+    question = evolve(QUESTION, through_torchair=True, mode="max-autotune")
+    derived = diagnose(QUESTION, [graph(op("mm"), call)], (), TABLE)
+    genuine = diagnose(question, [evolve(graph(op("mm"), call), undecided=asked)], (), TABLE)
+    assert genuine.failure is None
+    assert (genuine.ge_graph, genuine.ge_build, genuine.blame) == ("unknown", "unknown", derived.blame)
+    assert "only CANN knows" in next(step for step in genuine.steps if step.id == "S6").evidence[0]
+    refused = [evolve(graph(op("mm"), call, op("nonzero")), undecided=asked)]
+    assert diagnose(question, refused, (), TABLE).ge_graph == "failed"
 
 
 @pytest.mark.parametrize("overload", ["npu.npu_foo.default", "my.own.default", "npu.npu_mish.default"])
@@ -111,6 +153,50 @@ def test_other_tables_are_assumed_and_said_so() -> None:
     facts = of("aten.nonzero.default", torch_npu="2.12.1")
     assert facts.failure is not None
     assert "torch_npu 2.12.1 (assumed: the tables of 2.12.0.post3)" in facts.failure.what
+
+
+@pytest.mark.parametrize(
+    ("overload", "constants", "graph"),
+    [
+        ("aten._to_copy.default", {"memory_format": "torch.preserve_format", "layout": "None"}, "failed"),
+        ("aten._to_copy.default", {"memory_format": "torch.contiguous_format", "layout": "torch.strided"}, "static"),
+        ("aten._to_copy.default", {"memory_format": "None", "layout": "None"}, "static"),
+        ("aten.embedding.default", {"scale_grad_by_freq": "False", "sparse": "True"}, "failed"),
+        ("aten.embedding.default", {"scale_grad_by_freq": "False", "sparse": "False"}, "static"),
+        ("npu.npu_gelu.default", {"approximate": "'erf'"}, "failed"),
+        ("npu.npu_gelu.default", {"approximate": "'tanh'"}, "static"),
+    ],
+)
+def test_a_converter_that_raises_on_an_argument_refuses_the_calls_that_give_it(
+    overload: str, constants: dict[str, str], graph: str
+) -> None:
+    facts = of(overload, constants=constants)
+    assert facts.ge_graph == graph
+    assert (facts.failure is None) == (graph == "static")
+    if facts.failure is not None:
+        assert facts.failure.what.startswith(f"TorchAir's GE converter refuses torch.ops.{overload}")
+        assert facts.failure.reason.startswith("it raises if (")
+        assert facts.failure.fix is not None
+        assert facts.failure.fix.startswith("other arguments; or ")
+
+
+NEW, OLD = "npu.npu_add_quant_gmm.default", "npu.fused_linear_online_max_sum.default"
+"""Operators that wheels have since 2.7.1, and that they had until 2.12.0."""
+
+
+@pytest.mark.parametrize(("version", "absent"), [("2.13.0", OLD), ("2.6.0.post5", NEW)])
+def test_of_two_wheels_operators_in_one_model_those_of_the_other_are_unknown(version: str, absent: str) -> None:
+    calls = [
+        Op(name=name, overload=name, schema=name_of(name).partition(".")[0], at=at)
+        for at, name in enumerate((NEW, OLD))
+    ]
+    question = evolve(QUESTION, torch_npu=version, product="ascend950")
+    facts = diagnose(question, [graph(*calls)], (), TABLE)
+    assert {facts.ge_graph, facts.ge_build} == {"unknown"}
+    assert facts.failure is None
+    (said,) = [one for one in facts.evidence["ge_graph"] if "neither" in one]
+    assert f"neither torch_npu {version} nor torch" in said
+    assert f"has an operator {name_of(absent)} (torch_npu {listing(name_of(absent))[0]} to " in said
 
 
 # Paths

@@ -16,6 +16,7 @@ from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, Stateles
 
 from npucompose.sinking.facts import Input, Op, OpArgument
 from npucompose.sinking.reading import argument_of, read
+from npucompose.vendor.converter_conditions import GIVEN
 
 aten = torch.ops.aten
 TRACE = '  File "/somewhere/model.py", line 7, in forward\n    return x * 2\n'
@@ -128,7 +129,7 @@ def test_an_operator_tells_its_shapes_and_its_arguments(example: ExampleGraph) -
     assert first == Op(
         name="mm_default", overload="aten.mm.default", schema="aten::mm", source=first.source,
         arguments={"self": OpArgument(kind="tensor"), "mat2": OpArgument(kind="tensor")},
-        unknown_in=(s,), unknown_out=(s,), at=3,
+        constants={"self": GIVEN, "mat2": GIVEN}, unknown_in=(s,), unknown_out=(s,), at=3,
     )  # fmt: skip
     assert (first.source or "").startswith("model.py:7 in forward")
     assert (second.name, second.reads, second.view, second.source) == (view.name, ("mm_default",), True, None)
@@ -203,6 +204,14 @@ def test_a_number_that_became_a_constant_and_an_attribute_are_constants(example:
     assert full.arguments["size"] == OpArgument(kind="constant")
 
 
+def test_a_higher_order_operator_that_gives_no_tensor_beside_its_token_is_not_empty() -> None:
+    graph = fx.Graph()
+    call = graph.call_function(torch.ops.higher_order.with_effects, ())
+    call.meta["val"] = (torch.empty(0), None)
+    (op,) = read(graph, "graph_0").ops
+    assert (op.overload, op.higher_order, op.empty) == ("with_effects", True, False)
+
+
 def test_branches_are_read_with_their_place() -> None:
     example = ExampleGraph()
     inner = fx.Graph()
@@ -239,6 +248,8 @@ def test_a_call_that_writes_to_copies_is_the_operator_that_writes() -> None:
     example.graph.output((call,))
     (op,) = read(example.graph, "graph_0").ops
     assert (op.overload, op.schema, op.higher_order) == ("aten.add_.Tensor", "aten::add_", False)
+    assert op.scalar == "alpha"
+    assert op.arguments == {"other": OpArgument(kind="tensor")}
 
 
 def test_numbers_that_are_not_all_inputs_are_packed() -> None:

@@ -43,14 +43,14 @@ def disagreements(names: Sequence[str]) -> dict[str, Any]:
 def agree(derived: Mapping[str, Any], genuine: Mapping[str, Any]) -> bool:
     if "error" in derived or "error" in genuine:
         return False
-    if derived["verdicts"][1] in ("failed", "unknown") and _named(derived) != _named(genuine):
+    if derived["verdicts"][1] in ("failed", "unknown") and _lines(derived)[:1] != _lines(genuine)[:1]:
         return False
     return (derived["path"], derived["verdicts"]) == (genuine["path"], genuine["verdicts"])
 
 
-def _named(one: Mapping[str, Any]) -> list[list[str]]:
-    """Operators and lines to blame."""
-    return [blame[:2] for blame in one["blame"]]
+def _lines(one: Mapping[str, Any]) -> list[str]:
+    """Lines to blame: of one line TorchAir may name another operator than the tables."""
+    return [blame[1] for blame in one["blame"]]
 
 
 def unnamed(found: Mapping[str, Any]) -> list[str]:
@@ -119,7 +119,8 @@ def test_every_built_in_model_is_explained_on_both_targets(shapes: str) -> None:
     for name, one in verdicts("npu_offline", names).items():
         # active_num of npu_moe_init_routing_v2 is an int: the number of tokens is a constant of the graph
         sized = "static" if name.startswith("moe_grouped") else shapes
-        only_cann_knows = name.endswith(("unpermute", "filter=npu"))
+        # what is dynamic if it is converted is that, or nothing
+        only_cann_knows = sized == "static" and name.endswith(("unpermute", "filter=npu"))
         assert one["verdicts"][1] == ("unknown" if only_cann_knows else sized), name
 
 

@@ -13,6 +13,7 @@ import torch.distributed
 
 from npucompose.errors import ConfigError
 from npucompose.results.graphs import Outside
+from npucompose.results.sinking import Undecided
 from npucompose.schema.adapt import Compose, FillArgs
 from npucompose.sinking import conversions as converters
 from npucompose.table.modes import ACLGRAPH, GE, NPUGRAPH_EX
@@ -231,6 +232,28 @@ def test_a_missing_converter_names_the_operator_and_the_line() -> None:
         "It says: ge_converter is not implemented, sorry."
     )
     assert refusals.failure_of(RuntimeError("ge_converter is not implemented"), config.MODES[GE]) is None
+    in_two = refusals.failure_of(NotImplementedError(NO_CONVERTER, "and more"), config.MODES[GE])
+    assert in_two is not None
+    assert (in_two.source, in_two.node) == (found.source, "norm_1")
+
+
+def test_what_only_cann_decides_is_no_verdict_and_says_whether_there_is_a_converter() -> None:
+    for operator, words in (
+        ("npu.npu_mish.default", "has no GE converter for torch.ops.npu.npu_mish.default, and generates one only from"),
+        (
+            "npu.npu_lightning_indexer.default",
+            "'s GE converter of torch.ops.npu.npu_lightning_indexer.default asks CANN",
+        ),
+    ):
+        said = NO_CONVERTER.replace("aten.norm.ScalarOpt_dim", operator).replace(
+            "ge_converter is not implemented", "Failed to load GetRegisteredIrDef from libge_runner.so"
+        )
+        found = refusals.failure_of(RuntimeError(said), config.MODES[GE])
+        assert found is not None
+        assert isinstance(found, Undecided)
+        assert found.operator == operator
+        assert found.what.startswith(f"TorchAir {words}".replace("TorchAir '", "TorchAir'"))
+    assert not isinstance(refusals.failure_of(RuntimeError(NO_CONVERTER), config.MODES[GE]), Undecided)
 
 
 def test_a_converter_that_raises_is_a_failure_of_the_conversion_and_of_nothing_else() -> None:

@@ -278,10 +278,6 @@ class CaptureRuntime:
         elif any(one.mode in rules().of("other_thread").modes for one in self.captures):
             self.refuse("other_thread", f"{what} in another thread", source)
 
-    @property
-    def own_thread(self) -> bool:
-        return any(one.thread == threading.get_ident() for one in self.captures)
-
     # Collectives and task groups.
 
     def collective(self, what: str, stream: int, source: str | None) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from time import perf_counter
 from typing import Any
 
@@ -12,6 +12,7 @@ from attrs import frozen
 from npucompose.capture import CaptureQuestion, CaptureRuntime, Seen, judge
 from npucompose.capture.breaks import Break, recorded_breaks
 from npucompose.capture.devices import simulated
+from npucompose.capture.in_place import without_kernel
 from npucompose.capture.machine import SimulatedMachine
 from npucompose.capture.reading import read
 from npucompose.capture.watch import called, raised, watching
@@ -23,6 +24,7 @@ from npucompose.ops.npu import forms_for_values
 from npucompose.results.capture import CaptureFinding, CaptureLegality
 from npucompose.results.capture_budget import CaptureBudgetFacts
 from npucompose.targets.foretelling import Foretelling
+from npucompose.targets.torchair.config import MODES
 
 CAPTURE_MODE = "npugraph_ex.capture_error_mode"
 NOT_TRACED = (
@@ -133,7 +135,11 @@ def _traced(session: Session) -> Traced:
                 break
             calls.append(SizedCall(size=size, made=tuple(foretelling.calls[known:])))
     version = session.checked.torch_npu.version
-    found = tuple(one for c in backend.compilations for one in read(c.graph_module.graph, c.id, version))
+    found = tuple(
+        one
+        for c in backend.compilations
+        for one in (*read(c.graph_module.graph, c.id, version), *_in_place(session, c, version))
+    )
     session.rewind()
     return Traced(
         breaks=tuple(breaks),
@@ -145,6 +151,17 @@ def _traced(session: Session) -> Traced:
         sizes_are=sizes_are,
         looked_s=foretelling.seconds,
     )
+
+
+def _in_place(session: Session, compilation: Any, version: str) -> Iterator[CaptureFinding]:
+    """What TorchAir's in-place pass would do to the graph, unless the experiment leaves it out."""
+    mode = MODES.get(session.experiment.mode.name)
+    if mode is not None and mode.without_in_place is not None:
+        option, left_out = mode.without_in_place
+        if session.experiment.compiler[option] != left_out:
+            yield from without_kernel(
+                compilation.graph_module, compilation.id, version, f"{option}={str(left_out).lower()}"
+            )
 
 
 def _budget(session: Session, traced: Traced) -> tuple[CaptureBudgetFacts | None, str | None]:

@@ -18,6 +18,7 @@ from npucompose.compose.check import Checked
 from npucompose.errors import CompileError, ConfigError, NpuComposeError, first_raised, traced_line
 from npucompose.ops.catalogue import of_wheel, shipped
 from npucompose.ops.definitions import UnsupportedArgument
+from npucompose.ops.functionalised import ALIASED
 from npucompose.ops.npu import NoShape, no_meta_function
 from npucompose.passes.base import STAGES
 from npucompose.passes.pipeline import PassPipeline
@@ -131,9 +132,9 @@ def translate_torch_errors(debug: bool = False) -> Iterator[None]:
             raise _located(ours, str(error)) from (error if debug else None)
         if isinstance(error, BackendCompilerFailed):
             inner = error.inner_exception
-            way_out = ""
-            if isinstance(error, InductorError):
-                way_out = ". mode=reduce-overhead records such a graph without Inductor"
+            if ALIASED in str(inner):
+                raise CompileError(_aliased(str(inner))) from inner
+            way_out = ". mode=reduce-overhead records such a graph without Inductor" if isinstance(error, InductorError) else ""
             said = f"{type(inner).__name__}: {_first_line(str(inner))}"
             raise CompileError(f"the backend failed while it compiled the graph: {said}{way_out}") from error
         operator = _NO_FAKE.search(str(error))
@@ -145,6 +146,16 @@ def translate_torch_errors(debug: bool = False) -> Iterator[None]:
         if "from user code:" not in str(error):
             raise
         raise CompileError(sentence(f"IndexError: {error}")) from error
+
+
+def _aliased(message: str) -> str:
+    """What torch says of an operator that returns its argument, with the model's line."""
+    operator = message.partition(ALIASED)[2].partition("(")[0].replace("::", ".")
+    where = _quoted(traced_line(re.split(r"\n\n", message.partition("Original traceback:")[2])[0]) or "")
+    return (
+        f"{CANNOT}{f' at {where}' if where else ''}: torch.ops.{operator} returns an argument that it writes. torch "
+        "takes such an operator into a graph only where another stands in for it; there is none, on a device as here."
+    )
 
 
 def _located(error: NpuComposeError, message: str) -> NpuComposeError:

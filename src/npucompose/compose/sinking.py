@@ -15,7 +15,7 @@ from npucompose.errors import NpuComposeError, users_line
 from npucompose.models.inputs import tensors_of
 from npucompose.ops.forms import FormCheck
 from npucompose.ops.npu import NoShape, breaking_where_unknown
-from npucompose.results.sinking import Failure, SinkingFacts
+from npucompose.results.sinking import Failure, SinkingFacts, Undecided
 from npucompose.schema.experiment import Call
 from npucompose.sinking import Change, FxFacts, SinkingQuestion, UnknownForm, diagnose, not_compiled, not_known
 
@@ -42,8 +42,7 @@ def sinking_of(session: Session, question: SinkingQuestion | None = None) -> Sin
 
 
 def _with_failure(facts: FxFacts, failure: Failure | None) -> FxFacts:
-    undecided = failure is not None and failure.undecided
-    return evolve(facts, undecided=failure) if undecided else evolve(facts, failure=failure)
+    return evolve(facts, **{"undecided" if isinstance(failure, Undecided) else "failure": failure})
 
 
 def sinking_after(session: Session, error: NpuComposeError) -> SinkingFacts:
@@ -51,7 +50,7 @@ def sinking_after(session: Session, error: NpuComposeError) -> SinkingFacts:
     facts = sinking_of(session)
     if facts is None:
         return not_compiled(question_of(session), str(error))
-    undecided = any(one.failure and one.failure.undecided for one in session.materialised.backend.compilations)
+    undecided = any(isinstance(one.failure, Undecided) for one in session.materialised.backend.compilations)
     if undecided or facts.failure is not None:
         return facts
     return evolve(facts, failure=Failure(graph="", what=str(error).rstrip(".")))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 from attrs import frozen
 
 from npucompose.errors import ConfigError
-from npucompose.models.base import Inputs, Network
+from npucompose.models.base import Inputs, Network, refuse_undivided
 from npucompose.table.options import option
 
 if TYPE_CHECKING:
@@ -35,8 +35,7 @@ class AttentionDecode(Network):
     dtype: Literal["float32", "float16", "bfloat16"] = option("float32", "of every tensor")
 
     def check(self) -> None:
-        if self.heads % self.kv_heads:
-            raise ConfigError(f"model.kv_heads={self.kv_heads} does not divide model.heads={self.heads}.")
+        refuse_undivided(self.heads, self.kv_heads)
         if self.length + self.batch - 1 > self.cache:
             raise ConfigError(
                 f"model.length={self.length}: the last of {self.batch} sequences has {self.length + self.batch - 1} "

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from attrs import frozen
 
+from npucompose.errors import ConfigError
 from npucompose.schema.experiment import Call
 from npucompose.schema.scenario import ScenarioName
 from npucompose.table.options import option
@@ -119,6 +120,18 @@ def generator(seed: int, step: int) -> Generator:
     import torch
 
     return torch.Generator().manual_seed((seed * 1_000_003 + step + 1) % 2**63)
+
+
+def refuse_undivided(heads: int, kv_heads: int) -> None:
+    """ConfigError where heads of the query cannot share those of key and value evenly."""
+    if heads % kv_heads:
+        raise ConfigError(f"model.kv_heads={kv_heads} does not divide model.heads={heads}.")
+
+
+def refuse_odd(name: str, width: int) -> None:
+    """ConfigError for a width whose halves rotary position would turn against each other."""
+    if width % 2:
+        raise ConfigError(f"model.{name}={width} must be even: its halves are turned against each other.")
 
 
 def normal(chance: Generator, *shape: int) -> Tensor:

@@ -8,7 +8,7 @@ import attrs
 from attrs import frozen
 
 from npucompose.errors import ConfigError
-from npucompose.models.base import Built, Inputs, Network, normal
+from npucompose.models.base import Built, Inputs, Network, normal, refuse_odd
 from npucompose.table.options import option
 
 if TYPE_CHECKING:
@@ -192,8 +192,7 @@ class MlaProlog(Network):
     positions: int = option(1024, "positions with precomputed angles", ge=1)
 
     def check(self) -> None:
-        if self.rope % 2:
-            raise ConfigError(f"model.rope={self.rope} must be even: its halves are turned against each other.")
+        refuse_odd("rope", self.rope)
 
     def network(self) -> nn.Module:
         import torch

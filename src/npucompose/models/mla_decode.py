@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from attrs import frozen
 
-from npucompose.errors import ConfigError
-from npucompose.models.base import Inputs, Network, normal
+from npucompose.models.base import Inputs, Network, normal, refuse_odd
 from npucompose.models.paging import pages_of
 from npucompose.table.options import option
 
@@ -36,8 +35,7 @@ class MlaDecode(Network):
     dtype: Literal["float16", "bfloat16", "float32"] = option("float16", "of every tensor")
 
     def check(self) -> None:
-        if self.rope % 2:
-            raise ConfigError(f"model.rope={self.rope} must be even: its halves are turned against each other.")
+        refuse_odd("rope", self.rope)
 
     def network(self) -> nn.Module:
         import torch

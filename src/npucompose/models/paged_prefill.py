@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from attrs import frozen
 
-from npucompose.errors import ConfigError
-from npucompose.models.base import Inputs, Network, normal
+from npucompose.models.base import Inputs, Network, normal, refuse_odd, refuse_undivided
 from npucompose.models.paging import pages_of
 from npucompose.table.options import option
 
@@ -35,10 +34,8 @@ class PagedPrefill(Network):
     dtype: Literal["float16", "bfloat16", "float32"] = option("float16", "of every tensor")
 
     def check(self) -> None:
-        if self.heads % self.kv_heads:
-            raise ConfigError(f"model.kv_heads={self.kv_heads} does not divide model.heads={self.heads}.")
-        if self.head_dim % 2:
-            raise ConfigError(f"model.head_dim={self.head_dim} must be even: its halves are turned against each other.")
+        refuse_undivided(self.heads, self.kv_heads)
+        refuse_odd("head_dim", self.head_dim)
 
     @property
     def counts(self) -> list[int]:

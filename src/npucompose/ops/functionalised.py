@@ -17,6 +17,8 @@ import torch
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 SUFFIX = "_functional"
+ALIASED = "custom (non-ATen) operator whose output has alias annotations: "
+"""Torch's words, before the schema, for an operator that returns what it writes and for which no pair is registered."""
 _TORCH: Any = torch  # its functions for functional tensors have private names
 
 

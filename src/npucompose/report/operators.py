@@ -39,6 +39,7 @@ def _row(row: OperatorRow) -> dict[str, Any]:
         "converter": row.converter,
         "says": row.says,
         "only_on_950": row.not_arch35,
+        "refuses": row.refuses,
         "kernel": row.kernel,
         "library": row.library,
         "because": row.because,
@@ -83,7 +84,8 @@ Written by `python -m tools.operators_page` from the tables that `npucompose lis
 ([how verdicts use them](sinking.md)).
 
 - **GE converter**: `genuine`; `raises`: there is one, and all that it does is to raise a sentence; `–`: none. Of an
-  operator of another namespace than `aten` TorchAir makes a converter where CANN has an operator of that name.
+  operator of another namespace than `aten` TorchAir makes a converter where CANN has an operator of that name. The
+  condition on its arguments under which a genuine one raises is in `npucompose list operators --json`.
 - **NPU kernel**: `native`: in `csrc/aten/*.yaml`; `composite`: torch makes it of native ones; `CPU`: it is computed on
   the CPU, with copies that the host waits for, so that no capture holds it; `–`: neither device has one.
 - **meta function**: `wheel`, `torch` or none: what gives the shape of a result without a run.

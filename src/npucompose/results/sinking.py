@@ -86,8 +86,6 @@ class Failure:
     """What it would take in its place."""
     foreseen: bool = False
     """Concluded from the operator table, on a target that asks no vendor's compiler; what runs there may run."""
-    undecided: bool = False
-    """Only CANN decides it, which was not there to be asked: on a device with CANN the graph may be taken."""
 
     @property
     def words(self) -> str:
@@ -101,6 +99,11 @@ class Failure:
         line = f" at {self.source}" if self.source else ""
         said = f" It says: {self.reason}{'' if self.reason.endswith(('.', '!', '?')) else '.'}" if self.reason else ""
         return f"{self.what}{node}{line}.{said}"
+
+
+@frozen(kw_only=True)
+class Undecided(Failure):
+    """What only CANN decides, which was not there to be asked: on a device with CANN the graph may be taken."""
 
 
 @frozen(kw_only=True)

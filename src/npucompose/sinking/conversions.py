@@ -12,6 +12,7 @@ from attrs import frozen
 from npucompose.results.sinking import Failure
 from npucompose.sinking.facts import FxFacts, Op, SinkingQuestion
 from npucompose.sinking.operators import OperatorTable
+from npucompose.vendor.converter_conditions import holds
 from npucompose.vendor.wheel_operators import OperatorRow, WheelOperators, name_of, operators
 
 RULE = "rule 11"
@@ -58,11 +59,20 @@ def unconverted(graph: FxFacts, question: SinkingQuestion, table: OperatorTable)
                 operator=op.overload,
                 node=op.name,
                 source=op.source,
-                reason=_row(op, wheel).says,
-                fix=taken_instead(op.overload, wheel.version),
+                reason=_reason(_row(op, wheel)),
+                fix=_fix(op, wheel),
                 foreseen=True,
             )
     return None
+
+
+def _reason(row: OperatorRow) -> str:
+    return f"it raises if {row.refuses}" if row.refuses else row.says
+
+
+def _fix(op: Op, wheel: WheelOperators) -> str:
+    instead = taken_instead(op.overload, wheel.version)
+    return f"other arguments; or {instead}" if _row(op, wheel).refuses else instead
 
 
 def doubts(graph: FxFacts, question: SinkingQuestion, table: OperatorTable) -> tuple[Doubt, ...]:
@@ -73,9 +83,6 @@ def doubts(graph: FxFacts, question: SinkingQuestion, table: OperatorTable) -> t
         why = _unknown(op, wheel, question, table)
         if why is not None:
             found.setdefault(op.overload, Doubt(op=op, why=why))
-    if (asked := graph.undecided) is not None and asked.operator not in found:
-        op = Op(name=asked.node or graph.id, overload=asked.operator or "TorchAir", schema="", source=asked.source)
-        found[op.overload] = Doubt(op=op, why=asked.what)
     return tuple(found.values())
 
 
@@ -94,8 +101,12 @@ def _refused(op: Op, wheel: WheelOperators, question: SinkingQuestion, table: Op
     row = _row(op, wheel)
     if row.converter == "raises" or (row.converter == "none" and row.name.startswith(("aten::", "prims::", "prim::"))):
         return f"TorchAir has no GE converter for torch.ops.{op.overload}"
+    if row.converter == "none" and op.scalar is not None:
+        return f"TorchAir has no GE converter for torch.ops.{op.overload}, and makes none with a Scalar ({op.scalar})"
     if row.not_arch35 and question.product not in (None, "ascend950"):
         return f"TorchAir converts torch.ops.{op.overload} on Ascend 950 alone"
+    if row.refuses and holds(row.refuses, op.constants):
+        return f"TorchAir's GE converter refuses torch.ops.{op.overload}"
     return None
 
 

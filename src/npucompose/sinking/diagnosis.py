@@ -254,7 +254,7 @@ def _handed_over(case: Case) -> _Finding:
     undecided = [one.graph.undecided for one in case.graphs if one.graph.undecided is not None]
     if undecided:
         told = [f"{one.graph}: there is none here: {one.without_fix}" for one in undecided]
-        return _Finding(status="unknown", evidence=told, fix=undecided[0].fix)
+        return _Finding(status="skipped", evidence=told, fix=undecided[0].fix)
     if not seen:
         nothing = "no GE graph was seen: target=npu_offline mode=max-autotune shows it, or --dump FILE"
         return _Finding(status="skipped", evidence=[nothing])

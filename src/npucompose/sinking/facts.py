@@ -7,7 +7,7 @@ from typing import Literal
 
 from attrs import field, frozen
 
-from npucompose.results.sinking import Failure
+from npucompose.results.sinking import Failure, Undecided
 from npucompose.vendor.versions import REFERENCE
 
 ArgumentKind = Literal["constant", "symbols", "tensor", "nothing"]
@@ -50,6 +50,8 @@ class Op:
     """`aten::view`."""
     source: str | None = None
     arguments: Mapping[str, OpArgument] = field(factory=dict[str, OpArgument])
+    constants: Mapping[str, str] = field(factory=dict[str, str])
+    """{argument that is a constant: it, as Python writes it}, those that the call leaves out too."""
     reads: tuple[str, ...] = ()
     """Names of the operators whose results it reads."""
     unknown_in: tuple[str, ...] = ()
@@ -61,6 +63,9 @@ class Op:
     view: bool = False
     """It moves no data: GE computes nothing for it."""
     subgraphs: tuple[FxFacts, ...] = ()
+    scalar: str | None = None
+    """The first argument that is a Scalar: TorchAir makes no converter for such an operator (fx2ge_converter.py,
+    _validate_support, torch_npu 2.13.0)."""
     higher_order: bool = False
     empty: bool = False
     """No result has an element, whatever the sizes: TorchAir makes constants of them and converts nothing."""
@@ -86,7 +91,7 @@ class FxFacts:
     """Calls of operators that give no tensor: numbers of data (`x.item()`), assertions, sizes."""
     failure: Failure | None = None
     """Why the vendor's compiler did not take the graph."""
-    undecided: Failure | None = None
+    undecided: Undecided | None = None
     """Where the vendor's compiler came to what only CANN decides, which was not there: no failure, and no GE graph."""
 
 

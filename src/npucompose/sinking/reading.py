@@ -9,12 +9,14 @@ from typing import Any
 
 import torch
 from torch import fx
+from torch.utils._pytree import tree_leaves
 
 from npucompose.errors import traced_line
 from npucompose.graphs.describe import op_name, places
 from npucompose.graphs.effects import AUTO_FUNCTIONALIZED, control, nodes_in, tensors_in
 from npucompose.graphs.matching import arguments_of
 from npucompose.sinking.facts import FxFacts, Input, Op, OpArgument
+from npucompose.vendor.converter_conditions import GIVEN
 
 VIEWS = frozenset(
     f"aten::{name}"
@@ -22,6 +24,7 @@ VIEWS = frozenset(
 )
 """Operators that GE folds away or turns into a note on the next one; `t` goes into the matmul."""
 _SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
+_CONSTANTS = (type(None), bool, int, float, str, torch.memory_format, torch.layout, torch.dtype)
 _LOCAL = re.compile(r"L\['(\w+)'\]")
 
 
@@ -79,6 +82,7 @@ def _ops(graph: fx.Graph, graph_id: str) -> Iterator[Op]:
             schema=target._schema.name if isinstance(target, torch._ops.OpOverload) else _named(node),
             source=traced_line(node.meta.get("stack_trace") or ""),
             arguments=_arguments(node),
+            constants=_constants(node),
             reads=tuple(dict.fromkeys(_computed(node))),
             unknown_in=inside,
             unknown_out=unknown,
@@ -86,6 +90,7 @@ def _ops(graph: fx.Graph, graph_id: str) -> Iterator[Op]:
             view=isinstance(target, torch._ops.OpOverload) and target._schema.name in VIEWS,
             subgraphs=tuple(_subgraphs(node, graph, graph_id)),
             empty=_empty(node.meta.get("val")),
+            scalar=_scalar(target),
             higher_order=isinstance(target, torch._ops.HigherOrderOperator),
             at=at,
         )
@@ -105,12 +110,25 @@ def _named(node: fx.Node) -> str:
     return target.name() if isinstance(target, torch._ops.HigherOrderOperator) else op_name(node)
 
 
+def _scalar(target: Any) -> str | None:
+    arguments = target._schema.arguments if isinstance(target, torch._ops.OpOverload) else ()
+    return next((one.name for one in arguments if isinstance(one.type, torch.NumberType)), None)
+
+
 def _without_tensors(graph: fx.Graph) -> Iterator[Op]:
     for at, node in enumerate(graph.nodes):
         target = node.target
         if isinstance(target, torch._ops.OpOverload) and control(node) is None and not _computes(node):
             line = traced_line(node.meta.get("stack_trace") or "")
-            yield Op(name=node.name, overload=op_name(node), schema=target._schema.name, source=line, at=at)
+            yield Op(
+                name=node.name,
+                overload=op_name(node),
+                schema=target._schema.name,
+                source=line,
+                constants=_constants(node),
+                scalar=_scalar(target),
+                at=at,
+            )
 
 
 def _computes(node: fx.Node) -> bool:
@@ -125,9 +143,24 @@ def _computed(node: fx.Node) -> Iterator[str]:
 
 
 def _arguments(node: fx.Node) -> dict[str, OpArgument]:
+    if _converted(node) is not node.target:  # what it writes lies in `_all_bases`
+        return {name: _argument(value) for name, value in node.kwargs.items() if not name.startswith("_")}
     if not isinstance(node.target, torch._ops.OpOverload):
         return {}
     return {name: _argument(value) for name, value in arguments_of(node, defaults=False).items()}
+
+
+def _constants(node: fx.Node) -> dict[str, str]:
+    if not isinstance(node.target, torch._ops.OpOverload):
+        return {}
+    given = arguments_of(node)
+    constants = {name: repr(value) for name, value in given.items() if isinstance(value, _CONSTANTS)}
+    tensors = (
+        name
+        for name, value in given.items()
+        if isinstance(value, fx.Node) and isinstance(value.meta.get("val"), torch.Tensor)
+    )
+    return constants | dict.fromkeys(tensors, GIVEN)
 
 
 def _argument(value: Any) -> OpArgument:
@@ -149,9 +182,11 @@ def _packed(value: Any) -> bool:
 
 
 def _empty(value: Any) -> bool:
-    """No tensor in it has an element, and no symbol says otherwise."""
-    shapes = [tuple(tensor.shape) for tensor in tensors_in(value)]
-    return bool(shapes) and all(not any(map(_free, shape)) and 0 in shape for shape in shapes)
+    """Every result is a tensor without an element, and no symbol says otherwise: None is no such result."""
+    results = tree_leaves(value)
+    return bool(results) and all(
+        isinstance(one, torch.Tensor) and not any(map(_free, one.shape)) and 0 in one.shape for one in results
+    )
 
 
 def _sizes(value: Any) -> Iterator[torch.SymInt]:

@@ -39,8 +39,9 @@ WHERE: Mapping[List, str] = {
 GENUINE = ""
 """Of a converter that converts: no sentence."""
 IMPLICIT, CPU, NOWHERE, OPEN = "implicit", "cpu", "nowhere", "…"
-"""What torch has of an operator: a composite for every device that is taken apart while a graph is traced; a kernel for
-the CPU, and none for others; neither. OPEN stands behind what a composite calls where that is not all."""
+"""What torch has of an operator: a composite for every device that is taken apart while a graph is traced, and what it
+calls; a kernel for the CPU, and none for others; neither. OPEN stands behind what a composite calls where that is not
+all."""
 
 
 OF_THE_CPU: Mapping[str, str] = {
@@ -79,6 +80,8 @@ class WheelLists:
     """{operator: the sentence of a converter that only raises, GENUINE for all others}."""
     not_arch35: Mapping[str, str] = field(factory=dict[str, str])
     """{operator: the sentence that its converter raises on every product but Ascend 950}."""
+    refuses: Mapping[str, str] = field(factory=dict[str, str])
+    """{operator: the condition on its arguments under which its converter raises}."""
     kernels: Mapping[str, str] = field(factory=dict[str, str])
     """{operator: the library that it is called from}: `acl_op`, `op_api`, `acl_op, op_api`, `python`, or empty."""
     metas: frozenset[str] = frozenset()
@@ -92,7 +95,7 @@ class TorchOperators:
 
     version: str
     kinds: Mapping[str, str]
-    """{operator: IMPLICIT, CPU, NOWHERE, or the operators that it calls, in one text}."""
+    """{operator: CPU, NOWHERE, or the operators that it calls, in one text, which IMPLICIT may begin}."""
     without_meta: frozenset[str] = frozenset()
     decided_by_data: frozenset[str] = frozenset()
     """Those whose result is a number, or has a size, that only data decide."""
@@ -110,6 +113,8 @@ class OperatorRow:
     """The sentence of a converter that only raises; for `unknown` why it is unknown."""
     not_arch35: str = ""
     """The sentence that a genuine converter raises on every product but Ascend 950."""
+    refuses: str = ""
+    """The condition on its arguments under which a genuine converter raises."""
     kernel: Kernel
     library: str = ""
     """Of a native kernel: `acl_op`, `op_api`, both, `python`."""
@@ -164,6 +169,7 @@ class WheelOperators:
             converter=converter,
             says=says,
             not_arch35=self.lists.not_arch35.get(name, ""),
+            refuses=self.lists.refuses.get(name, ""),
             kernel=kernel,
             library=self.lists.kernels.get(name, ""),
             because=because,
@@ -208,9 +214,9 @@ class WheelOperators:
             return "unknown", self._unheard(name)
         if kind == CPU:
             return "cpu", name
-        if kind in (NOWHERE, IMPLICIT):
-            return ("none", name) if kind == NOWHERE else ("composite", "")
-        called = [f"aten::{one}" for one in kind.split() if one != OPEN and f"aten::{one}" not in above]
+        if kind == NOWHERE:
+            return "none", name
+        called = [f"aten::{one}" for one in kind.split() if one not in (IMPLICIT, OPEN) and f"aten::{one}" not in above]
         found = [self._kernel(one, (*above, name)) for one in called]
         for worst in ("cpu", "none", "unknown"):
             because = next((why for kernel, why in found if kernel == worst), None)
@@ -228,7 +234,9 @@ class WheelOperators:
         return "none"
 
     def _unheard(self, name: str) -> str:
-        return f"neither {self.named} nor torch {self.torch.version} has an operator {name}"
+        have = listing(name)
+        elsewhere = f" (torch_npu {have[0]}{f' to {have[-1]}' if have[1:] else ''} has)" if have else ""
+        return f"neither {self.named} nor torch {self.torch.version} has an operator {name}{elsewhere}"
 
 
 _READERS: dict[str, Callable[[], WheelLists]] = {}
@@ -261,6 +269,13 @@ def versions() -> tuple[str, ...]:
     return tuple(_wheels()["versions"])
 
 
+def listing(name: str) -> tuple[str, ...]:
+    """The known versions whose wheels list the operator, oldest first."""
+    data = _wheels()
+    spans = [data[section][name] for section in ("kernels", "converters") if name in data[section]]
+    return tuple(one for at, one in enumerate(data["versions"]) if any(_at(of, at) is not None for of in spans))
+
+
 def same_lists(digest: str) -> str | None:
     """The known version whose lists lie in these very files, by their digest."""
     return next((name for name, known_digest in _wheels()["sources"].items() if known_digest == digest), None)
@@ -283,6 +298,7 @@ def known_lists(version: str) -> WheelLists:
     return WheelLists(
         converters=said("converters"),
         not_arch35=said("not_arch35"),
+        refuses=said("refuses"),
         kernels={name: data["libraries"][value] for name, value in of("kernels").items()},
         metas=frozenset(of("metas")),
     )

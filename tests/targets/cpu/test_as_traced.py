@@ -18,6 +18,13 @@ from npucompose.targets.compilation import Backend, Compilation
 pytestmark = pytest.mark.usefixtures("fresh_dynamo")
 
 
+@pytest.fixture(autouse=True)
+def first_signatures_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the account calls without a recording take no time: how many have one does not depend on the machine."""
+    booked = Admission.ran_eagerly
+    monkeypatch.setattr(Admission, "ran_eagerly", lambda account, signature, _: booked(account, signature, 0.0))
+
+
 class Counting(nn.Module):
     count: torch.Tensor
 
@@ -43,10 +50,7 @@ def graphs_run(cache: GraphCache, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return run
 
 
-def test_state_views_and_results_are_those_of_eager_whoever_runs_a_call(monkeypatch: pytest.MonkeyPatch):
-    """By the account calls without a recording take no time, so that only the first signatures of a graph have one."""
-    booked = Admission.ran_eagerly
-    monkeypatch.setattr(Admission, "ran_eagerly", lambda account, signature, _: booked(account, signature, 0.0))
+def test_state_views_and_results_are_those_of_eager_whoever_runs_a_call():
     mine, theirs = Counting().eval().requires_grad_(False), Counting().eval().requires_grad_(False)
     theirs.load_state_dict(mine.state_dict())
     backend = npucompose.backend("mode=reduce-overhead")

@@ -75,6 +75,7 @@ def test_a_session_keeps_what_it_was_handed_and_runs_the_program(session: dict[s
         graph.auto_tune(([x], None))
     for refused, act in {
         "element 0 is None": lambda: graph.auto_tune(([None], None)),
+        "not a list or tuple": lambda: graph.run((None, [], None)),
         "element 1 is not a Tensor": lambda: graph.auto_tune(([x, 123], None)),
         "element 0 is not a Tensor": lambda: graph.run(([123], None, None)),
         "element 2 is not a Tensor": lambda: graph.run(([x], [None, x, 123], None)),

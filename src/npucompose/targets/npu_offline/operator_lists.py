@@ -11,6 +11,7 @@ import hashlib
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from attrs import evolve
 from npucompose import private
 from npucompose.input_safety import yaml_loader
 from npucompose.machine import cache_dir
+from npucompose.vendor.converter_conditions import refusing
 from npucompose.vendor.wheel_operators import GENUINE, LISTS, WHERE, List, WheelLists, known_lists, same_lists
 
 TORCHAIR = Path("torch_npu", "dynamo", "torchair")
@@ -40,6 +42,8 @@ METAS = (
 )
 """Files below torch_npu/ that register meta functions, or define operators in Python."""
 _REGISTER, _FAKE = "register_fx_node_ge_converter", "register_fake"
+FORM = 2
+"""Of what is kept in the cache; another number with every field of WheelLists."""
 _UNREAD = "{what}: {why}, so that it is unknown which operators it lists"
 
 
@@ -47,6 +51,7 @@ class _Unread(Exception):
     """A list has another form than the wheels that are known."""
 
 
+@cache
 def live_lists(tree: Path) -> WheelLists:
     """The lists of the wheel unpacked in `tree`, whatever version it says it is.
 
@@ -57,7 +62,7 @@ def live_lists(tree: Path) -> WheelLists:
     same = same_lists(digest)
     if same is not None:
         return known_lists(same)
-    kept = cache_dir() / "operator_lists" / f"{digest}.json"
+    kept = cache_dir() / "operator_lists" / f"{digest}.{FORM}.json"
     text = private.read(kept, cache_dir())
     if text is not None:
         return _from_dict(json.loads(text))
@@ -120,6 +125,7 @@ def _registering(tree: Path) -> list[Path]:
 def _converters(tree: Path) -> dict[str, Any]:
     found: dict[str, str] = {}
     not_arch35: dict[str, str] = {}
+    refuses: dict[str, str] = {}
     files = _registering(tree)
     for file in files:
         text = file.read_text(encoding="utf-8")
@@ -133,9 +139,11 @@ def _converters(tree: Path) -> dict[str, Any]:
                 found[name] = said or GENUINE
                 if not said and (elsewhere := _raises_without_arch35(function.body)):
                     not_arch35[name] = elsewhere
+                if not said and (condition := refusing(function)):
+                    refuses[name] = condition
     if not found:
         raise _Unread(f"{CONVERTERS} has none" if files else f"there is no {CONVERTERS}")
-    return {"converters": found, "not_arch35": not_arch35}
+    return {"converters": found, "not_arch35": not_arch35, "refuses": refuses}
 
 
 def _functions(tree: ast.AST) -> Iterator[ast.FunctionDef]:
@@ -168,7 +176,7 @@ def _last(node: ast.expr) -> str:
 
 def _operator(node: ast.expr) -> str | None:
     """`aten::add.Tensor` of `torch.ops.aten.add.Tensor`, `aten::rand.names` of `getattr(torch.ops.aten.rand, "names")`,
-    None of what is no operator (`operator.add`)."""
+    None of what is no operator (`operator.add`), or no overload: a graph calls no `torch.ops.aten.sym_size`."""
     if isinstance(node, ast.Call) and _last(node.func) == "getattr":
         node = ast.Attribute(value=node.args[0], attr=ast.literal_eval(node.args[1]), ctx=ast.Load())
     torch_ops, *parts = ast.unparse(node).split("ops.", 1)
@@ -176,6 +184,8 @@ def _operator(node: ast.expr) -> str | None:
         return None
     namespace, _, rest = parts[0].partition(".")
     name, _, overload = rest.partition(".")
+    if not overload and namespace != "higher_order":
+        return None
     return f"{namespace}::{name}" + (f".{overload}" if overload not in ("", "default") else "")
 
 
@@ -189,6 +199,8 @@ def _sentence(raised: ast.Raise) -> str:
     given = raised.exc.args[0] if isinstance(raised.exc, ast.Call) and raised.exc.args else None
     if given is None:
         return ast.unparse(raised)
+    if isinstance(given, ast.JoinedStr) and all(isinstance(one, ast.Constant) for one in given.values):
+        given = ast.Constant("".join(str(one.value) for one in given.values if isinstance(one, ast.Constant)))
     try:
         return " ".join(str(ast.literal_eval(given)).split())
     except ValueError:
@@ -196,7 +208,15 @@ def _sentence(raised: ast.Raise) -> str:
 
 
 def _raises_without_arch35(body: list[ast.stmt]) -> str | None:
-    """The sentence behind an `if is_arch35(): …` that holds all that the converter can return."""
+    """The sentence of a guard `if not is_arch35(): …`, or behind an `if is_arch35(): …` that holds all that the
+    converter can return."""
+    for one in body:
+        if (
+            isinstance(one, ast.If)
+            and isinstance(one.body[0], ast.Raise)
+            and ast.unparse(one.test) == "not is_arch35()"
+        ):
+            return _sentence(one.body[0])
     if not any(_asks_for_arch35(one) for one in body) or not isinstance(body[-1], ast.Raise):
         return None
     others = [one for one in body if not _asks_for_arch35(one)]

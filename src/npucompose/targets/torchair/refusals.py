@@ -31,11 +31,13 @@ from torch.fx.experimental.symbolic_shapes import statically_known_true, sym_eq
 
 from npucompose.errors import CompileError, first_raised, raise_for, traced_line, unknown
 from npucompose.graphs.recordable import refused_by_torchair
+from npucompose.ops.functionalised import ALIASED
 from npucompose.results.graphs import Outside, PassRecord
-from npucompose.results.sinking import Failure
+from npucompose.results.sinking import Failure, Undecided
 from npucompose.sinking.conversions import NUMBERS, OF_FIXED_SIZE, is_scalar, taken_instead
 from npucompose.targets.torchair.config import TorchairMode, torchair_mode
 from npucompose.vendor.versions import REFERENCE
+from npucompose.vendor.wheel_operators import name_of, operators
 
 if TYPE_CHECKING:
     from npucompose.targets.compilation import Backend, Compilation
@@ -206,7 +208,7 @@ def failure_of(
     """The failure behind what TorchAir raised for a graph; None leaves the error as it is. The tables of `version` of
     torch_npu say what it would take."""
     error = first_raised(error)
-    text = str(error)
+    text = "\n".join(map(str, error.args)) if len(error.args) > 1 else str(error)  # of several it would be a tuple's
     if _OVERLAP in text and can.without_in_place is not None:
         option, value = can.without_in_place
         # torch.fx.passes.reinplace, which TorchAir's pass follows, looks at later uses of the memory only.
@@ -224,6 +226,8 @@ def failure_of(
     if (argument := _SUPER_KERNEL.search(refused)) and can.super_kernel_options:
         what = f"torch.npu.NPUGraph refuses compiler.{can.super_kernel_options}{argument.group()}"
         return Failure(graph=graph, what=what, reason=refused)
+    if ALIASED in text:  # torch itself refuses it, on every target
+        return None
     node = _NODE.search(text)
     missing = any(words in text for words in _NO_CONVERTER)
     if node is None or not (missing or can.ge):
@@ -234,16 +238,19 @@ def failure_of(
         name = f"torch.ops.{written[1]}"
     operator = name.removeprefix("torch.ops.")
     verb = "TorchAir has no GE converter for" if missing else "TorchAir's GE converter refuses"
-    unread = _DEFINITION_UNREAD in text
-    return Failure(
+    what, unread = f"{verb} {name}", _DEFINITION_UNREAD in text
+    if unread:
+        what += ", and generates one only from an operator of CANN's of that name"
+        if operators(version).row(name_of(operator)).converter == "genuine":
+            what = f"TorchAir's GE converter of {name} asks CANN for the operator, and there is no CANN here"
+    return (Undecided if unread else Failure)(
         graph=graph,
-        what=f"{verb} {name}" + (", and generates one only from an operator of CANN's of that name" if unread else ""),
+        what=what,
         operator=operator,
         node=node[1],
         source=traced_line(traceback),
         reason="" if unread else _first(text),
         fix=taken_instead(operator, version) if missing else OF_FIXED_SIZE if _DATA_DECIDE in text else None,
-        undecided=unread,
     )
 
 

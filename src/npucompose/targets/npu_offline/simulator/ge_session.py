@@ -91,8 +91,10 @@ class TorchNpuGraphBase:
         return self.program.run(inputs, assigned)
 
 
-def _tensors_alone(values: Sequence[Any], *, or_none: bool = False) -> None:
-    """What TorchAir's library refuses before GE is asked (Ascend/torchair fced8842, core/torchair.cpp:37, 67)."""
+def _tensors_alone(values: object, *, or_none: bool = False) -> None:
+    """What TorchAir's library refuses before GE is asked (Ascend/torchair fced8842, core/torchair.cpp:26, 37, 67)."""
+    if not isinstance(values, list | tuple):
+        raise RuntimeError("not a list or tuple")
     for number, value in enumerate(values):
         if not isinstance(value, torch.Tensor) and not (or_none and value is None):
             raise RuntimeError(f"element {number} is {'None' if value is None else 'not a Tensor'}")
