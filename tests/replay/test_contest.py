@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -13,7 +12,7 @@ from torch import fx
 from npucompose.replay.captured_graph import CapturedGraph
 from npucompose.replay.front import contest
 from npucompose.replay.front.contest import FUSED, UNFUSED, Contest, difference
-from npucompose.results.winners import Winner
+from npucompose.results.winners import FEWEST_ROUNDS, Winner
 from tests.replay.capturing import traced
 
 
@@ -226,21 +225,17 @@ def test_results_differ_by_more_than_the_tolerance_of_their_type_or_do_not(
     assert bool(words) == bool(wrong)
 
 
-def test_what_it_takes_to_put_the_inputs_back_is_no_time_of_a_replay(
+def test_what_it_takes_to_make_the_copies_of_inputs_anew_is_no_time_of_a_replay(
     clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    put_back = contest._put_back
+    made_anew, turns = contest._made_anew, []
 
-    @contextmanager
-    def slow(*arguments: Any) -> Iterator[Callable[[], None]]:
-        with put_back(*arguments) as again:
+    def slowly(*arguments: Any) -> None:
+        turns.append(None)
+        clock.now += 7_000
+        made_anew(*arguments)
 
-            def slowly() -> None:
-                clock.now += 7_000
-                again()
-
-            yield slowly
-
-    monkeypatch.setattr(contest, "_put_back", slow)
+    monkeypatch.setattr(contest, "_made_anew", slowly)
     found, *_ = held(clock, 10, 20)
+    assert len(turns) >= 2 * FEWEST_ROUNDS
     assert found.times_us == {FUSED: 10, UNFUSED: 20}

@@ -17,7 +17,8 @@ from npucompose.replay.gate import Refused
 from npucompose.replay.interface import RunAsEager
 from npucompose.replay.memory import arena
 from npucompose.schema.sizes import MemoryBound
-from tests.replay.capturing import request, traced
+from tests.replay.capturing import request, same, traced
+from tests.replay.executor.streams_by_hand import needs_two_cores, on_two, planned
 from tests.semantics.rows.other_results import formed, formed_and_written, frees
 
 pytestmark = pytest.mark.usefixtures("fresh_dynamo")
@@ -147,6 +148,21 @@ def test_a_call_that_leaves_its_recording_says_so_once_and_runs_nothing_twice(ex
         (empty,) = recording.replay(torch.ones(8), torch.tensor(3), total)
         (whole,) = recording.replay(torch.ones(8), torch.tensor(0), total)
     assert (empty.numel(), whole.tolist(), total.tolist()) == (0, [4.0] * 8, [48.0])
+
+
+@needs_two_cores
+def test_beside_other_streams_such_a_call_is_an_error_and_later_ones_run_in_one_stream():
+    def model(x: torch.Tensor, n: torch.Tensor) -> torch.Tensor:
+        return x.cos().sum() + formed(x.neg(), n).exp()
+
+    x, as_captured, short = torch.ones(8), torch.tensor(0), torch.tensor(2)
+    captured = on_two(planned(model, x, as_captured, aside=("neg", "formed")), x, as_captured)
+    assert same(captured.replay(x, as_captured), [model(x, as_captured)])
+    with pytest.raises(CaptureError, match=r"formed.*has returned torch\.float32\[1\].*beside other streams"):
+        captured.replay(x, short)
+    with pytest.warns(RuntimeWarning, match="go on without the recording"):
+        assert same(captured.replay(x, short), [model(x, short)])
+    assert same(captured.replay(x, as_captured), [model(x, as_captured)])
 
 
 def test_what_a_compiler_made_of_a_graph_cannot_go_on_and_says_so():

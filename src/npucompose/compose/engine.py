@@ -134,7 +134,11 @@ def translate_torch_errors(debug: bool = False) -> Iterator[None]:
             inner = error.inner_exception
             if ALIASED in str(inner):
                 raise CompileError(_aliased(str(inner))) from inner
-            way_out = ". mode=reduce-overhead records such a graph without Inductor" if isinstance(error, InductorError) else ""
+            way_out = (
+                ". mode=reduce-overhead records such a graph without Inductor"
+                if isinstance(error, InductorError)
+                else ""
+            )
             said = f"{type(inner).__name__}: {_first_line(str(inner))}"
             raise CompileError(f"the backend failed while it compiled the graph: {said}{way_out}") from error
         operator = _NO_FAKE.search(str(error))

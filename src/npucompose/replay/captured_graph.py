@@ -25,7 +25,7 @@ from npucompose.replay.capture import generated, recorder
 from npucompose.replay.capture.generated import GeneratedCode
 from npucompose.replay.capture.kernels import Computes, OneThread
 from npucompose.replay.executor.native import Call, Entry, Native, NativeFront
-from npucompose.replay.executor.portable import Front, PythonFront, TorchScript
+from npucompose.replay.executor.portable import Front, PythonFront
 from npucompose.replay.executor.trial import ONE_STREAM, ExecutorName, Executors, PlanTrial
 from npucompose.replay.gate import isolated_capture
 from npucompose.replay.memory.arena import Arena, OneAtATime, memory_errors_in_words, pool_bytes, within
@@ -34,7 +34,7 @@ from npucompose.replay.memory.inputs import Inputs, Slots, refusal, signature
 from npucompose.replay.memory.results import HeldOutputs, outputs_of
 from npucompose.replay.operands import layout_of, over, sharing
 from npucompose.replay.plan import Literally, Plan, Register, Root, ViewOfInput, Workers, lent_inputs
-from npucompose.replay.rest_of_graph import outputs_of_rest
+from npucompose.replay.rest_of_graph import RestOfCalls
 from npucompose.results.streams import TrialVerdict
 from npucompose.schema.sizes import MemoryBound
 from npucompose.table.structure import facts_of
@@ -80,8 +80,6 @@ class CapturedGraph:
     ) -> None:
         self.plan = plan
         self.workers = workers
-        self._has_left = False
-        """Whether a replay has left the recording."""
         self.seconds = self.record_seconds = 0.0
         """What the capture took, and what of it went by until the plan stood."""
         shared = sharing(inputs)
@@ -130,16 +128,17 @@ class CapturedGraph:
             else Slots(given, memory.slots, executor.lay, copies=not executor.lends),
         )
         outputs = outputs_of(plan, memory, clone_output)
+        go_on = RestOfCalls(plan.steps, executor, self._inputs.give_back)
         self._native: NativeFront | None = None
         self._front: Front
         self._reusing: Front
         if isinstance(executor, Native):
-            self._native = executor.front(given, self._inputs, memory, outputs, self._go_on, plan.fills, turns)
+            self._native = executor.front(given, self._inputs, memory, outputs, go_on, plan.fills, turns)
             self._front, self._reusing = self._native.replayer(False), self._native.replayer(True)
             return
         results = [output.static for output in outputs if output.static is not None]
         held = HeldOutputs(memory, results, executor.lay)
-        self._front = PythonFront(self._inputs, executor, outputs, held, self._go_on, plan.fills, turns)
+        self._front = PythonFront(self._inputs, executor, outputs, held, go_on, plan.fills, turns)
         self._reusing = partial(self._front, reuse=True)
 
     @classmethod
@@ -234,13 +233,6 @@ class CapturedGraph:
             move_weights(plan, static, packed)
         captured.seconds, captured.record_seconds = time.perf_counter() - begin, recorded - begin
         return captured, results
-
-    def _go_on(self, step: int, returned: Sequence[Any], registers: Any, inputs: Sequence[Any]) -> list[Any]:
-        """The outputs of a replay that left the recording at a step."""
-        assert not isinstance(self.executor, TorchScript)
-        self._inputs.give_back(inputs)
-        told, self._has_left = self._has_left, True
-        return outputs_of_rest(self.plan.steps[step], self.executor, returned, registers, inputs, told=told)
 
     @property
     def signature(self) -> tuple[str, ...]:

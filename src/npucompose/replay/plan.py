@@ -116,11 +116,11 @@ class Step:
         return (*leaves(self.args), *self.reads, *(() if self.rest is None else leaves(self.rest.values.values())))
 
     def touched(self) -> Iterator[tuple[PlanSlot | Register, bool]]:
-        """(operand or result, whether it is written)."""
+        """(operand or result, whether it is written), without what only `rest` needs."""
         written = traits_of(self.op).written
         for position, value in enumerate(self.args):
             yield from ((leaf, position in written) for leaf in leaves((value,)))
-        yield from ((leaf, False) for leaf in self.operands[len(leaves(self.args)) :])
+        yield from ((leaf, False) for leaf in self.reads)
         yield from ((leaf, True) for leaf in self.made)
 
 

@@ -7,7 +7,7 @@ from there, node by node, as `Refused` calls do at capture.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 import torch
@@ -17,7 +17,7 @@ from npucompose.errors import CaptureError
 from npucompose.replay.capture.recorder import go_on
 from npucompose.replay.memory.results import handed_out
 from npucompose.replay.operands import StorageLayout, flat, layout_of, mapped
-from npucompose.replay.plan import PlanSlot, Register, SameAsInput, Step, ViewOfInput, leaves
+from npucompose.replay.plan import PlanSlot, Register, RestOfGraph, SameAsInput, Step, ViewOfInput, leaves
 
 
 class Executor(Protocol):
@@ -26,26 +26,48 @@ class Executor(Protocol):
         ...
 
 
-def outputs_of_rest(
-    step: Step, executor: Executor, returned: Sequence[Any], registers: Any, inputs: Sequence[Any], *, told: bool
-) -> list[Any]:
-    """The outputs of the graph behind `step`, whose operator `returned` these; a warning unless it was `told` before.
+@define(eq=False)
+class RestOfCalls:
+    """The outputs of a recording's calls that leave it.
 
-    CaptureError where nothing says how to go on: of what a compiler made of a graph.
+    It knows no recording: the front that calls it belongs to one, and no collector sees a circle through C++.
     """
-    words = _words(step, returned)
-    if step.rest is None:
-        raise CaptureError(f"{words}. What was compiled for the one cannot go on with the other.")
-    if not told:
-        warnings.warn(f"{words}. Such calls go on without the recording from there.", RuntimeWarning, stacklevel=3)
-    values = _Values(executor, registers, inputs)
+
+    steps: Sequence[Step]
+    executor: Executor
+    give_back: Callable[[Sequence[Any]], object]
+    _told: bool = field(default=False, init=False)
+
+    def __call__(self, index: int, returned: Sequence[Any], registers: Any | None, inputs: Sequence[Any]) -> list[Any]:
+        """The outputs of the graph behind the step at `index`, whose operator `returned` these; a warning at first.
+
+        CaptureError where nothing says how to go on: of what a compiler made of a graph, and, with `registers` None,
+        beside other streams.
+        """
+        self.give_back(inputs)
+        step = self.steps[index]
+        words = _words(step, returned)
+        if registers is None:
+            raise CaptureError(
+                f"{words}, beside other streams: some of their steps have run, others have not. Later calls of this "
+                "recording run in one stream and go on without it; passes.stream_plan=null makes no streams."
+            )
+        if step.rest is None:
+            raise CaptureError(f"{words}. What was compiled for the one cannot go on with the other.")
+        if not self._told:
+            self._told = True
+            warnings.warn(f"{words}. Such calls go on without the recording from there.", RuntimeWarning, stacklevel=4)
+        return _outputs(step, step.rest, returned, _Values(self.executor, registers, inputs))
+
+
+def _outputs(step: Step, rest: RestOfGraph, returned: Sequence[Any], values: _Values) -> list[Any]:
     for slot in leaves(step.args):
         if isinstance(slot, PlanSlot) and slot.root.kind not in ("input", "attribute"):
-            values.copy(executor.tensor(slot))
-    known = {node: mapped(values.found, value) for node, value in step.rest.values.items()}
+            values.copy(values.executor.tensor(slot))
+    known = {node: mapped(values.found, value) for node, value in rest.values.items()}
     result = mapped(values.moved, list(returned))
     count = len(step.op._schema.returns)
-    return go_on(step.rest.module, step.rest.node, known, tuple(result) if count > 1 else result[0] if count else None)
+    return go_on(rest.module, rest.node, known, tuple(result) if count > 1 else result[0] if count else None)
 
 
 @define(eq=False)

@@ -93,6 +93,10 @@ class _LookedAt(TypedDict, total=False):
     rest: RestOfGraph | None
 
 
+def no_rest(_: fx.Node) -> None:
+    """Of whatever node: nothing is known of what is left."""
+
+
 MOST_COPIED = 1 << 16
 """Bytes of a result that a replay copies to its place: some 2 µs, as long as laying a few views over it anew takes."""
 _UNTRIED: Any = object()
@@ -122,7 +126,7 @@ class Calls:
     views: int = 0
     flying: dict[int, tuple[fx.Node, Step]] = field(factory=dict)
     """Collectives that nothing has waited for yet, by id(root) of what they fill."""
-    rest: Callable[[fx.Node], RestOfGraph | None] = field(default=lambda _: None)
+    rest: Callable[[fx.Node], RestOfGraph | None] = no_rest
     """What is left of the graph at a node; None where nothing says so."""
     fills: bool | None = None
     """`Plan.fills`."""

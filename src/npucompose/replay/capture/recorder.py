@@ -21,7 +21,7 @@ from npucompose.errors import CaptureError
 from npucompose.graphs.effects import orders_streams, stream_labels
 from npucompose.replay import gate
 from npucompose.replay.capture import updates
-from npucompose.replay.capture.calls import Calls, Issue
+from npucompose.replay.capture.calls import Calls, Issue, no_rest
 from npucompose.replay.capture.kernels import OneThread, SingleThreadCheck, Undo
 from npucompose.replay.capture.ledger import CaptureLedger, Held, OutputPlanner
 from npucompose.replay.gate import NOT_RUN, isolated_capture
@@ -98,6 +98,7 @@ def recorder_of(
         try:
             yield recorder
         finally:
+            calls.rest = no_rest  # otherwise both would live, with all values, until a collection
             if not recorder.committed:
                 undo.restore()
                 torch.set_rng_state(seed)

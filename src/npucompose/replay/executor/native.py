@@ -50,8 +50,9 @@ from npucompose.schema.streams import DEFAULT_STREAM
 Entry = tuple[dict[str, Any] | CellType, str, Any]
 """(the dict of a module or of an object that it keeps, or the cell of a variable that a function closes over; the name;
 what must stand there)."""
-GoOn = Callable[[int, list[Any], Sequence[Any], Sequence[Any]], list[Any]]
-"""(step, what its operator returned, registers, inputs) -> the outputs of a call that left its recording there."""
+GoOn = Callable[[int, list[Any], Sequence[Any] | None, Sequence[Any]], list[Any]]
+"""(step, what its operator returned, registers or None beside other streams, inputs) -> the outputs of a call that left
+its recording there."""
 Call = Callable[[tuple[Any, ...]], Any]
 """The result for a tuple of arguments; None, with nothing done, when Python has to look."""
 

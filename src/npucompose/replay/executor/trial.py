@@ -316,8 +316,6 @@ class Executors:
             return None, ""
         if self.extension is None:
             return None, PORTABLE
-        if step := next((step for step in plan.steps if step.returns), None):
-            return None, f"{step.op} is not torch's own: where it returns other sizes, a call goes on in the graph"
         if workers.count < 2:
             return None, "one thread is all that streams may have here"
         if plan.thread_sensitive:

@@ -366,7 +366,7 @@ class Front {
         value = c10::IValue();
       }
       for (PyObject* object : given) inputs.append(py::reinterpret_borrow<py::object>(object));
-      return go_on_(other.step, returned, registers, inputs);
+      return go_on_(other.step, returned, other.side_by_side ? py::none() : py::object(registers), inputs);
     }
   }
 

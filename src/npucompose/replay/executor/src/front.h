@@ -15,7 +15,8 @@ namespace npucompose {
 // inputs: for each, a dict(tensor, fixed, written, from_zero, lent) or dict(value). memory: bytes of each output buffer. outputs:
 // ("buffer", number of a memory, tensor, the same as an inference tensor), ("clone", …) likewise, ("input", i),
 // ("output", i) or ("made", function of inputs and the outputs before it). go_on(step, returned, registers, inputs) gives
-// the outputs where the operator of a step returned other tensors than it was recorded with. fills: whether memory without
+// the outputs where the operator of a step returned other tensors than it was recorded with (registers: None where it ran
+// beside other streams, of which nothing is known then). fills: whether memory without
 // a value is filled (None: the recording has none). turns: shared with every recording that uses
 // the same memory in between.
 //

@@ -318,7 +318,7 @@ bool Recording::run_steps(bool side_by_side, std::vector<Span>* spans) {
   // Threads that kernels shared their work with were the parent's: a child of fork() would wait for them for ever.
   std::optional<OneThread> quiet;
   if (Forkable::forks() != forks_) quiet.emplace();
-  const bool ran = side_by_side && streams_ && streams_->run(spans);
+  const bool ran = side_by_side && streams_ && run_streams(spans);
   if (!ran) {
     for (size_t i = 0; i < steps_.size(); ++i) {
       if (spans) (*spans)[i].first = now_ns();
@@ -328,6 +328,16 @@ bool Recording::run_steps(bool side_by_side, std::vector<Span>* spans) {
   }
   for (int number : kept_) registers[number] = c10::IValue();
   return ran;
+}
+
+bool Recording::run_streams(std::vector<Span>* spans) {
+  try {
+    return streams_->run(spans);
+  } catch (OtherResults& other) {
+    other.side_by_side = true;
+    streams_.reset();
+    throw;
+  }
 }
 
 std::vector<int64_t> Recording::took(int64_t rounds) {

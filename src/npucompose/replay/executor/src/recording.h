@@ -107,6 +107,7 @@ class Recording {
 
   // Whether the streams ran side by side: not where it is not asked for, or the threads have other work.
   bool run_steps(bool side_by_side, std::vector<Span>* spans = nullptr);
+  bool run_streams(std::vector<Span>* spans);
   // Have `kernel` notified when an input or output buffer moves in which one of its operands lies.
   void follow(Kernel& kernel, const torch::jit::Stack& args);
   void follow(Kernel& kernel, const at::Tensor& operand);

@@ -13,12 +13,15 @@ namespace npucompose {
 // Note [Results as they were recorded]: the steps behind an operator were made for the sizes, strides and types that it
 // returned at capture. Torch's own follow from the signature. Another's may return what its fake implementation does not
 // say, or free what it was given: then the call leaves the recording, and goes on in the graph that it was made of.
+// Beside other streams it cannot: some of their steps have run and others have not. That call is an error, and later
+// ones run in one stream.
 struct OtherResults : std::exception {
   OtherResults(size_t step, torch::jit::Stack returned) : step(step), returned(std::move(returned)) {}
   const char* what() const noexcept override { return "an operator returned other tensors than it was recorded with"; }
 
   size_t step;
   torch::jit::Stack returned;
+  bool side_by_side = false;
 };
 
 // For each result a tensor without memory that says how it lies, a list of them, or None.
