@@ -263,6 +263,15 @@ def _refused_input(index: int, why: str, form: str = "") -> Refused:
     return Refused(f"input {index}{form} {why}.", reason=f"an input of it {why}", index=index)
 
 
+def reads_freed_memory(refusal: Refused, readers: Iterable[fx.Node], inputs: Sequence[Any]) -> bool:
+    """Whether an operator would read an input that has no memory: eager ends the process, or reads others' there."""
+    if refusal.index < 0 or refusal.outputs is not None:
+        return False
+    value, first = inputs[refusal.index], next(iter(readers), None)
+    is_freed = isinstance(value, torch.Tensor) and not why_not_plain(value) and bool(why_no_memory(value))
+    return is_freed and first is not None and "resize" not in str(first.target)
+
+
 def _is_odd(tensor: torch.Tensor) -> bool:
     """Not a dense tensor of plain numbers."""
     return tensor.layout is not torch.strided or tensor.is_quantized

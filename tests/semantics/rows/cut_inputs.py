@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+import torch._inductor.inductor_prims
 from torch import nn
 
 from tests.semantics.rows import Compiled, row
@@ -141,3 +142,48 @@ def a_mask_that_is_made_inside(compiled: Compiled):
         return torch.softmax(x + mask, dim=-1)
 
     return compiled(f)
+
+
+resize: Any = torch.ops.inductor.resize_storage_bytes_
+
+
+def gathered(k: int) -> tuple[torch.Tensor, ...]:
+    return (torch.randn(8),)
+
+
+@row(inputs=gathered, fast=True)
+def a_parameter_whose_memory_comes_within_the_graph(compiled: Compiled):
+    """What FSDP2 does before a layer."""
+
+    def f(parameter: torch.Tensor, gathered: torch.Tensor) -> torch.Tensor:
+        resize(parameter, 32)
+        with torch.no_grad():
+            parameter.copy_(gathered)
+        return parameter * 2 + gathered.neg()
+
+    g = compiled(f)
+
+    def call(x: torch.Tensor) -> list[torch.Tensor]:
+        parameter = torch.zeros(8)
+        parameter.untyped_storage().resize_(0)
+        return [g(parameter, x), parameter]
+
+    return call
+
+
+@row(inputs=gathered)
+def a_parameter_whose_memory_goes_within_the_graph(compiled: Compiled):
+    """What FSDP2 does behind a layer."""
+
+    def f(parameter: torch.Tensor) -> torch.Tensor:
+        result = parameter * 2 + 1
+        resize(parameter, 0)
+        return result
+
+    g = compiled(f)
+
+    def call(x: torch.Tensor) -> list[Any]:
+        parameter = x.clone()
+        return [g(parameter), parameter.untyped_storage().nbytes()]
+
+    return call

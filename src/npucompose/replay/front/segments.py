@@ -18,14 +18,15 @@ import torch
 from attrs import define, field, frozen
 from torch import fx
 
-from npucompose.graphs import is_planned, written_inputs
+from npucompose.graphs import is_planned
 from npucompose.graphs.effects import control, is_functional_call, is_getitem, is_host, nodes_in, op_facts, written_by
 from npucompose.graphs.recordable import outside_of, refused_by_recordings
 from npucompose.replay.capture import updates
 from npucompose.replay.capture.updates import write_in_place
+from npucompose.replay.front.overlapping import Overlapping
 from npucompose.replay.gate import Refused
 from npucompose.replay.interface import LowerRequest, Recording, RunAsEager, SeenCall, note, watchers
-from npucompose.replay.operands import overlaps_written, storage_of
+from npucompose.replay.operands import storage_of
 from npucompose.results.graphs import Partition
 from npucompose.results.measured import CallStatistics
 
@@ -289,8 +290,7 @@ class Segmented:
         self._placeholders = graph.find_nodes(op="placeholder")
         self._static = frozenset(node for i, node in enumerate(self._placeholders) if i in request.static_inputs)
         self._clone = clone_output
-        self._eager_at_hand, self._still = request.eager_at_hand, request.static_inputs
-        self._written = written_inputs(graph) if request.written is None else request.written
+        self._overlapping = Overlapping(request)
         self._outside = tuple(outside_of(node, reason) for node, reason in refused.items())
         self._steps = [(part, self._callable(part, request, make)) for part in parts_of(request.graph_module, refused)]
         self.caches = [call for part, call in self._steps if part.recorded]
@@ -305,7 +305,7 @@ class Segmented:
         return make(attrs.evolve(request, **of_part, written=None, eager_at_hand=False))
 
     def __call__(self, inputs: Sequence[Any]) -> list[Any]:
-        if self._eager_at_hand and overlaps_written(inputs, self._written, self._still):
+        if self._overlapping.meet(inputs):
             raise RunAsEager
         if watchers:
             note(SeenCall(None, list(inputs), [], 0, cut=self.partition().words))
