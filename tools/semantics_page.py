@@ -8,8 +8,9 @@ from collections import Counter
 from importlib.metadata import version
 from pathlib import Path
 
+import npucompose.replay.state
 from tests.semantics.harness import CALLS
-from tests.semantics.refused import INDUCTORS_OWN, REFUSED, SENTENCES
+from tests.semantics.refused import INDUCTORS_OWN, REFUSED, SENTENCES, TRACINGS_OWN
 from tests.semantics.rows import __name__ as ROWS_PACKAGE
 from tests.semantics.rows import all_rows
 from tests.semantics.ways import WAYS
@@ -40,12 +41,27 @@ tolerance for each dtype. `make test` runs {fast} of the programs, `make test-fu
 
 {refused}
 
-## What Inductor does otherwise
+## What torch itself gets wrong in silence
 
-With `mode=max-autotune` these programs do what torch's Inductor alone makes of them (`backend="inductor"`, torch
-{torch}), and that is not what eager does. In the other modes they are right.
+These programs do bit for bit what torch makes of them without npucompose (torch {torch}), and that is not what eager
+does. `make test-full` runs each with torch alone and fails where a release has mended it, and
+`python -m tools.inherited_errors` prints what the installed torch does.
 
-{inductors_own}
+| program | what differs | modes but max-autotune (`aot_eager`) | max-autotune (`inductor`) | PyTorch's issue |
+|---|---|---|---|---|
+{torchs_own}
+
+Where a call shows the error itself it runs as eager runs it, in every mode and without cost to other calls: inputs
+that overlap, one of them written, and did not when the graph was made (PyTorch's
+[139789](https://github.com/pytorch/pytorch/issues/139789)), and tangents of forward-mode AD
+([187284](https://github.com/pytorch/pytorch/issues/187284)). Graphs with lazy negative or conjugate bits, which
+Inductor does not read, and graphs that it cannot compile
+([196570](https://github.com/pytorch/pytorch/issues/196570)) are recorded unfused. With deterministic algorithms on,
+eager fills the memory of `torch.empty`, and so do recordings; Inductor's kernels do not (max-autotune).
+
+## What belongs to a call beside its inputs
+
+{state}
 
 ## Random programs
 
@@ -81,7 +97,8 @@ def page() -> str:
         fast=fast.total(),
         theme_lines="\n".join(themes),
         refused=refused(),
-        inductors_own=inductors_own(),
+        torchs_own=torchs_own(),
+        state=state(),
         fuzzed=fuzzed(),
         fronts='through `torch.compile`, through `npucompose.compile` and detached with `outputs="keep"`',
     )
@@ -107,8 +124,27 @@ def refused() -> str:
     return "\n".join(["aot_eager runs none of these either.", "", *lines])
 
 
-def inductors_own() -> str:
-    return "\n".join(f"- `{name}`: {words}" for name, words in INDUCTORS_OWN.items())
+def torchs_own() -> str:
+    found = {name: (words, issue, True, also) for name, (words, issue, also) in TRACINGS_OWN.items()}
+    found |= {name: (words, issue, False, True) for name, (words, issue) in INDUCTORS_OWN.items()}
+    return "\n".join(
+        f"| `{name}` | {words} | {_said(traced)} | {_said(fused)} | {_linked(issue)} |"
+        for name, (words, issue, traced, fused) in sorted(found.items())
+    )
+
+
+def _said(wrong: bool) -> str:
+    return "wrong" if wrong else "right"
+
+
+def _linked(issue: str) -> str:
+    return f"[{issue}](https://github.com/pytorch/pytorch/issues/{issue})" if issue else ""
+
+
+def state() -> str:
+    """The table in the module that has the rules."""
+    lines = (npucompose.replay.state.__doc__ or "").splitlines()
+    return "\n".join(line for line in lines if line.startswith("|"))
 
 
 def fuzzed() -> str:

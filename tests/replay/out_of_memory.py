@@ -37,7 +37,7 @@ def main(executor: Any) -> None:
     module = traced(model, torch.randn(8))
     x, small = torch.randn(SIZE), torch.randn(8)
     CapturedGraph.capture(module, [small], executor=executor)
-    cache = GraphCache(request(module), capture_limit=4, executor=executor)
+    cache = GraphCache(request(module), capture_limit=4, executor=executor, partial="refuse")
     gc.collect()
     gc.freeze()  # each collection below looks at what came since
     free, before, buffers = memory(0), memory(5), 0.5

@@ -178,7 +178,7 @@ def test_time_spent_in_replays_earns_recordings_too():
     assert len(cache.captured) == 2
     cache.admission.calls_s = 0.0
     called(cache, *[3] * 400)
-    cache._entries[-1].replay_s = 1.0  # as if they had been slow
+    cache.recordings.newest.replay_s = 1.0  # as if they had been slow
     called(cache, 4)
     assert len(cache.captured) == 3
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -13,7 +12,7 @@ from torch import fx
 from npucompose.replay.captured_graph import CapturedGraph
 from npucompose.replay.front import contest
 from npucompose.replay.front.contest import FUSED, UNFUSED, Contest, difference
-from npucompose.results.winners import Winner
+from npucompose.results.winners import FEWEST_ROUNDS, Winner
 from tests.replay.capturing import traced
 
 
@@ -23,6 +22,10 @@ class Timed:
     def __init__(self, recording: CapturedGraph, clock: Clock, ns: int) -> None:
         self.plan, self._recording, self._clock, self._ns = recording.plan, recording, clock, ns
         self.replays = 0
+
+    def moved(self, inputs: Any, arena: Any) -> Timed:
+        self._recording = self._recording.moved(inputs, arena)
+        return self
 
     def replay(self, *inputs: Any) -> list[Any]:
         self.replays += 1
@@ -65,8 +68,8 @@ def held(
     recording, _ = CapturedGraph.capture_call(module, inputs)
     both = [Timed(recording, clock, fused_us * 1000)]
 
-    def other() -> Any:
-        both.append(Timed(CapturedGraph.capture(one.unfused, inputs), clock, unfused_us * 1000))
+    def other(given: Any) -> Any:
+        both.append(Timed(CapturedGraph.capture(one.unfused, given), clock, unfused_us * 1000))
         return both[-1]
 
     stays: Any = one.won(both[0], other, inputs, before)  # type: ignore[arg-type]
@@ -108,6 +111,41 @@ def test_a_faster_recording_that_leaves_other_inputs_does_not_win(clock: Clock):
     assert stays
     assert "result 1 differs by 1" in found.why
     assert seen.tolist() == [1.0] * 4
+
+
+def test_inputs_that_are_written_are_never_touched_by_a_contest(clock: Clock, monkeypatch: pytest.MonkeyPatch):
+    """Another thread may read them meanwhile, and autograd counts writes."""
+    versions: list[int] = []
+    won = Contest.won
+
+    def watched(self: Contest, fused: Any, unfused: Any, inputs: Any, before: Any) -> Any:
+        versions.append(inputs[1]._version)
+        kept = won(self, fused, unfused, inputs, before)
+        versions.append(inputs[1]._version)
+        return kept
+
+    monkeypatch.setattr(Contest, "won", watched)
+    found, _, (_, seen), replays = held(clock, 20, 10)
+    assert (found.winner, min(replays) > 2) == (UNFUSED, True)
+    assert versions[0] == versions[1]
+    assert seen.tolist() == [1.0] * 4
+
+
+@pytest.mark.parametrize("us", [(10, 20), (20, 10)])
+def test_the_plan_of_a_recording_has_its_inputs_where_they_are_after_a_contest(clock: Clock, us: tuple[int, int]):
+    inputs = [torch.ones(4), torch.zeros(4)]
+    one = Contest(key="k", unfused=traced(counted, *inputs), limit_ms=50.0, keep=lambda _: None)
+    before = one.before(inputs)
+    recording, _ = CapturedGraph.capture_call(traced(counted, *inputs), inputs)
+    both = [Timed(recording, clock, us[0] * 1000)]
+    one.won(
+        both[0],  # type: ignore[arg-type]
+        lambda given: Timed(CapturedGraph.capture(one.unfused, given), clock, us[1] * 1000),  # type: ignore[arg-type, return-value]
+        inputs,
+        before,
+    )
+    roots = [root for root in recording.plan.roots if root.kind == "input"]
+    assert [root.contents.data_ptr() for root in roots] == [inputs[root.index].data_ptr() for root in roots]
 
 
 @pytest.mark.parametrize(("limit_ms", "rounds"), [(0.2, 2), (0.25, 5), (50.0, 100)])
@@ -156,8 +194,8 @@ def test_an_error_of_the_rival_ends_the_contest_and_nothing_else(clock: Clock):
     fused, _ = CapturedGraph.capture_call(traced(counted, *inputs), inputs)
     one = Contest(key="k", unfused=traced(counted, *inputs), limit_ms=50, keep=kept.append)
 
-    def other() -> CapturedGraph:
-        return CapturedGraph.capture(fx.symbolic_trace(failing), inputs)
+    def other(given: Any) -> CapturedGraph:
+        return CapturedGraph.capture(fx.symbolic_trace(failing), given)
 
     assert one.won(fused, other, inputs, {1: torch.zeros(4)}) is fused
     assert kept[0].why.startswith("unfused it cannot be run: ")
@@ -187,21 +225,17 @@ def test_results_differ_by_more_than_the_tolerance_of_their_type_or_do_not(
     assert bool(words) == bool(wrong)
 
 
-def test_what_it_takes_to_put_the_inputs_back_is_no_time_of_a_replay(
+def test_what_it_takes_to_make_the_copies_of_inputs_anew_is_no_time_of_a_replay(
     clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    put_back = contest._put_back
+    made_anew, turns = contest._made_anew, []
 
-    @contextmanager
-    def slow(*arguments: Any) -> Iterator[Callable[[], None]]:
-        with put_back(*arguments) as again:
+    def slowly(*arguments: Any) -> None:
+        turns.append(None)
+        clock.now += 7_000
+        made_anew(*arguments)
 
-            def slowly() -> None:
-                clock.now += 7_000
-                again()
-
-            yield slowly
-
-    monkeypatch.setattr(contest, "_put_back", slow)
+    monkeypatch.setattr(contest, "_made_anew", slowly)
     found, *_ = held(clock, 10, 20)
+    assert len(turns) >= 2 * FEWEST_ROUNDS
     assert found.times_us == {FUSED: 10, UNFUSED: 20}

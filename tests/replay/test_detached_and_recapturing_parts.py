@@ -275,15 +275,21 @@ def test_a_call_in_another_mode_is_refused_with_what_differs() -> None:
     assert handle() is out
 
 
+OTHER_STATE = {
+    "torch.get_default_dtype()": torch.float32, "torch.are_deterministic_algorithms_enabled()": False,
+    "torch.overrides modes": 0, "torch.compiler.set_stance": ("default", None),
+}  # fmt: skip
+
+
 def test_the_mode_of_a_call_names_each_dtype_of_autocast() -> None:
     assert call_mode() == {
         "torch.is_grad_enabled()": False, "torch.is_inference_mode_enabled()": False,
-        "torch.autocast('cpu')": None, "torch.autocast('cuda')": None,
+        "torch.autocast('cpu')": None, "torch.autocast('cuda')": None, **OTHER_STATE,
     }  # fmt: skip
     with torch.inference_mode(), torch.autocast("cpu", torch.float16):
         assert call_mode() == {
             "torch.is_grad_enabled()": False, "torch.is_inference_mode_enabled()": True,
-            "torch.autocast('cpu')": torch.float16, "torch.autocast('cuda')": None,
+            "torch.autocast('cpu')": torch.float16, "torch.autocast('cuda')": None, **OTHER_STATE,
         }  # fmt: skip
 
 

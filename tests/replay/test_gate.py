@@ -136,7 +136,7 @@ def test_a_plan_that_is_kept_is_not_laid_over_an_odd_tensor():
     cache = GraphCache(request(traced(reads, x)), capture_limit=1, when_full="replace")
     for given in (x, wide):
         cache([given])
-    assert len(cache._plans) == 1
+    assert len(cache.recordings.plans) == 1
     with pytest.raises(CaptureError, match=r"input 0 .* has no memory"):
         cache([MAKERS["over nothing"]()])
 

@@ -300,9 +300,11 @@ def test_the_loser_of_a_contest_takes_no_memory_of_the_common_pool():
         def before(self, inputs: list[Any]) -> dict[int, torch.Tensor]:
             return {}
 
-        def won(self, fused: CapturedGraph, unfused: Callable[[], CapturedGraph], *_: Any) -> CapturedGraph:
+        def won(
+            self, fused: CapturedGraph, unfused: Callable[[Any], CapturedGraph], inputs: Any, *_: Any
+        ) -> CapturedGraph:
             pool.append(sum(slab.nbytes for slab in cache.arena.slabs()))
-            rival = unfused()
+            rival = unfused(inputs)
             pool.append(sum(slab.nbytes for slab in cache.arena.slabs()))
             assert rival is not fused
             return fused

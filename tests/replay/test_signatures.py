@@ -307,7 +307,7 @@ def test_a_cache_that_is_cleared_counts_on_and_records_anew() -> None:
         cache([torch.ones(n)])
     assert [len(cache.captured), len(cache.captured)] == [2, 2]
     cache.clear()
-    assert (cache.captured, cache.last, len(cache._plans)) == ([], None, 0)
+    assert (cache.captured, cache.last, len(cache.recordings.plans)) == ([], None, 0)
     assert (cache.statistics.hits, cache.statistics.captures) == (3, 2)
     assert cache([torch.ones(2)])[0].tolist() == [2.0, 2.0]
     assert (cache.statistics.hits, cache.statistics.captures) == (3, 3)

@@ -115,11 +115,16 @@ def verdict(row: Row, way: Way) -> Verdict:
 
 
 def traced_alone(row: Row) -> Verdict:
-    """What torch does with the program without us."""
-    got = run(row, as_traced)
+    """What torch's tracing does with the program without us."""
+    return alone(row, "aot_eager", of_value=True)
+
+
+def alone(row: Row, backend: Literal["aot_eager", "inductor"], *, of_value: bool = False) -> Verdict:
+    """What a backend of torch's does with the program without us; with `of_value` values alone are compared."""
+    got = run(row, as_traced if backend == "aot_eager" else by_inductor)
     if got.refusal is not None:
         return Verdict("refused", refusal_of(got.refusal))
-    found = [d for d in differences(run(row, eagerly), got, exact=False) if d.of_value]
+    found = [d for d in differences(run(row, eagerly), got, exact=False) if d.of_value or not of_value]
     return Verdict("wrong", _listed(found)) if found else Verdict("right")
 
 

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.semantics.harness import traced_alone, verdict
-from tests.semantics.refused import INDUCTORS_OWN, REFUSED, SENTENCES
+from tests.semantics.harness import alone, traced_alone, verdict
+from tests.semantics.refused import INDUCTORS_OWN, REFUSED, SENTENCES, TRACINGS_OWN
 from tests.semantics.rows import Row, all_rows
 from tests.semantics.ways import FAST, WAYS, Way
 from tools.semantics_page import PAGE, page
@@ -25,7 +25,8 @@ def quick() -> list[object]:
 
 
 def everything() -> list[object]:
-    return [pytest.param(row, way, id=f"{row.id}-{way.id}") for row in ROWS.values() for way in WAYS]
+    pairs = [(row, way) for row in ROWS.values() for way in WAYS if row.fused or not way.fuses]
+    return [pytest.param(row, way, id=f"{row.id}-{way.id}") for row, way in pairs]
 
 
 def check(row: Row, way: Way) -> None:
@@ -35,6 +36,8 @@ def check(row: Row, way: Way) -> None:
         assert SENTENCES[row.id] in found.words
     elif way.fuses and row.id in INDUCTORS_OWN:
         assert found.kind == "as inductor", f"{found.kind}: {found.words}"
+    elif row.id in TRACINGS_OWN and (not way.fuses or TRACINGS_OWN[row.id][2]):
+        assert found.kind == "as traced", f"{found.kind}: {found.words}"
     else:
         assert found.kind == "right", f"{found.kind}: {found.words}"
 
@@ -56,6 +59,15 @@ def test_what_is_refused_does_not_run_in_aot_eager_either(name: str):
     assert traced_alone(ROWS[name]).kind == "refused"
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "backend"),
+    [*((name, "inductor") for name in INDUCTORS_OWN), *((name, "aot_eager") for name in TRACINGS_OWN)],
+)
+def test_what_is_listed_as_torchs_own_is_still_wrong_in_torch_alone(name: str, backend: str):
+    assert alone(ROWS[name], backend).kind == "wrong"
+
+
 def test_the_page_is_what_the_tables_say():
     assert PAGE.read_text() == page(), "python -m tools.semantics_page writes it"
 
@@ -63,5 +75,5 @@ def test_the_page_is_what_the_tables_say():
 def test_there_are_enough_rows_and_few_are_refused():
     assert len(ROWS) >= LEAST
     assert len(quick()) >= LEAST_FAST
-    assert set(REFUSED) | set(INDUCTORS_OWN) <= set(ROWS)
+    assert set(REFUSED) | set(INDUCTORS_OWN) | set(TRACINGS_OWN) <= set(ROWS)
     assert len(REFUSED) <= len(ROWS) / 20

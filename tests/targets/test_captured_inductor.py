@@ -80,7 +80,8 @@ def lowered(graph_module: torch.fx.GraphModule, source: str = SOURCE, partial: s
     how: Any = {"device": device, "capture_limit": 2, "clone_output": False, "when_full": "eager", "partial": partial}
     recorder = CapturingRecorder(backend=backend, how=lambda request: how)
     subject = Subject(
-        key="graph", fixed=frozenset({1}), watch=None, unfrozen=frozenset({7}), graph_module=graph_module,
+        key="graph", fixed=frozenset({1}), written=frozenset(),
+        watch=None, unfrozen=frozenset({7}), graph_module=graph_module,
         unfused=lambda: graph_module,
     )  # fmt: skip
     assert recorder.wants(subject)

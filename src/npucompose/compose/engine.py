@@ -110,6 +110,7 @@ def translate_torch_errors(debug: bool = False) -> Iterator[None]:
     """Exceptions of Dynamo become CompileError; an error of ours that Dynamo wrapped comes out as it was raised."""
     from torch._dynamo import config
     from torch._dynamo.exc import BackendCompilerFailed, FailOnRecompileLimitHit, TorchDynamoException
+    from torch._inductor.exc import InductorError
     from torch.fx.experimental.symbolic_shapes import ConstraintViolationError
 
     try:
@@ -133,9 +134,13 @@ def translate_torch_errors(debug: bool = False) -> Iterator[None]:
             inner = error.inner_exception
             if ALIASED in str(inner):
                 raise CompileError(_aliased(str(inner))) from inner
-            raise CompileError(
-                f"the backend failed while it compiled the graph: {type(inner).__name__}: {_first_line(str(inner))}"
-            ) from error
+            way_out = (
+                ". mode=reduce-overhead records such a graph without Inductor"
+                if isinstance(error, InductorError)
+                else ""
+            )
+            said = f"{type(inner).__name__}: {_first_line(str(inner))}"
+            raise CompileError(f"the backend failed while it compiled the graph: {said}{way_out}") from error
         operator = _NO_FAKE.search(str(error))
         if operator is not None and operator[1].startswith("npu."):
             name = operator[1].removeprefix("npu.").removesuffix(".default")

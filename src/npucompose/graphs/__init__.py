@@ -3,7 +3,7 @@
 What rewrites a graph belongs into passes/, what plans its streams into streams/; nothing here knows a device.
 """
 
-from npucompose.graphs.dependence import Aliases, Allocation, Dependence, Edge, allocations
+from npucompose.graphs.dependence import Aliases, Allocation, Dependence, Edge, allocations, written_inputs
 from npucompose.graphs.describe import Snapshot, fingerprint, op_counts, printed, symbols
 from npucompose.graphs.effects import is_planned
 
@@ -19,4 +19,5 @@ __all__ = [
     "op_counts",
     "printed",
     "symbols",
+    "written_inputs",
 ]

@@ -88,6 +88,13 @@ class Aliases:
         )
 
 
+def written_inputs(graph: fx.Graph) -> frozenset[int]:
+    """The placeholders, by their number, that a graph writes to, or to memory that may be theirs."""
+    aliases = Aliases.from_graph(graph)
+    given = enumerate(graph.find_nodes(op="placeholder"))
+    return frozenset(i for i, node in given if not aliases.keys[node].isdisjoint(aliases.written))
+
+
 def _keys(
     node: fx.Node, changed: Iterable[fx.Node], known: Mapping[fx.Node, frozenset[int]], number: int
 ) -> frozenset[int]:

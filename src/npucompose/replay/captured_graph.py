@@ -8,9 +8,10 @@ objects (some kilobytes for a step) and the graph's own constants.
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypedDict
 
@@ -33,6 +34,7 @@ from npucompose.replay.memory.inputs import Inputs, Slots, refusal, signature
 from npucompose.replay.memory.results import HeldOutputs, outputs_of
 from npucompose.replay.operands import layout_of, over, sharing
 from npucompose.replay.plan import Literally, Plan, Register, Root, ViewOfInput, Workers, lent_inputs
+from npucompose.replay.rest_of_graph import RestOfCalls
 from npucompose.results.streams import TrialVerdict
 from npucompose.schema.sizes import MemoryBound
 from npucompose.table.structure import facts_of
@@ -126,16 +128,17 @@ class CapturedGraph:
             else Slots(given, memory.slots, executor.lay, copies=not executor.lends),
         )
         outputs = outputs_of(plan, memory, clone_output)
+        go_on = RestOfCalls(plan.steps, executor, self._inputs.give_back)
         self._native: NativeFront | None = None
         self._front: Front
         self._reusing: Front
         if isinstance(executor, Native):
-            self._native = executor.front(given, self._inputs, memory, outputs, turns)
+            self._native = executor.front(given, self._inputs, memory, outputs, go_on, plan.fills, turns)
             self._front, self._reusing = self._native.replayer(False), self._native.replayer(True)
             return
         results = [output.static for output in outputs if output.static is not None]
         held = HeldOutputs(memory, results, executor.lay)
-        self._front = PythonFront(self._inputs, executor, outputs, held, turns)
+        self._front = PythonFront(self._inputs, executor, outputs, held, go_on, plan.fills, turns)
         self._reusing = partial(self._front, reuse=True)
 
     @classmethod
@@ -212,7 +215,8 @@ class CapturedGraph:
             before = trial.before(graph_module, inputs) if trial is not None and graph_module is not None else {}
             plan, results = run(executors.one_thread(workers), executors.computes)
             recorded = time.perf_counter()
-            with isolated_capture():
+            with _with_results(results), memory_errors_in_words(), isolated_capture():
+                _check_still_there(inputs)
                 captured = cls(
                     plan,
                     inputs,
@@ -234,6 +238,11 @@ class CapturedGraph:
     def signature(self) -> tuple[str, ...]:
         """Shapes and numbers, and the addresses of the inputs in `fixed`."""
         return self._inputs.signature
+
+    def moved(self, inputs: Sequence[Any], arena: Arena) -> CapturedGraph:
+        """Another recording of its plan, for inputs of its signature that lie elsewhere, fixed ones too."""
+        lie_at(self.plan, inputs)
+        return CapturedGraph.from_plan(self.plan, inputs, **{**self.how, "arena": arena})
 
     def replay(self, *inputs: Any, reuse: bool = False) -> list[Any]:
         """The outputs for inputs of the recording's signature; SignatureError for others."""
@@ -294,6 +303,27 @@ class CapturedGraph:
         }
 
 
+@contextlib.contextmanager
+def _with_results(results: list[Any] | None) -> Iterator[None]:
+    """What is refused when the call is over goes with its results: the call does not run a second time."""
+    try:
+        yield
+    except gate.Refused as refusal:
+        refusal.outputs = results
+        raise
+
+
+def _check_still_there(inputs: Sequence[Any]) -> None:
+    """Refused where an operator has freed the memory of an input, or cut it short."""
+    for index, value in enumerate(inputs):
+        if isinstance(value, torch.Tensor) and (gone := gate.why_no_memory(value)):
+            raise gate.Refused(
+                f"cannot record what reads input {index}: when the call was over, it {gone}.",
+                reason=f"an operator frees the memory of an input: it {gone}",
+                index=index,
+            )
+
+
 def _pinned_together(shared: frozenset[int], written: frozenset[int]) -> frozenset[int]:
     """Inputs that overlap while one is written: right only where they lie, so their addresses are in the signature."""
     return shared if written & shared else frozenset()
@@ -335,9 +365,7 @@ class CachedPlan:
         """A recording for these inputs; None where it would not be one of their signature. Nothing is run."""
         if gate.first_refused(inputs) or sharing(inputs) or signature(inputs, self.fixed) != self.signature:
             return None
-        for root in self.plan.roots:
-            if root.kind == "input":
-                _move(root, inputs[root.index])
+        lie_at(self.plan, inputs)
         return CapturedGraph.from_plan(self.plan, inputs, **self.how)
 
 
@@ -383,11 +411,17 @@ class PlanCache:
         return steps <= MOST_STEPS and sum(plan.constants_bytes for plan in plans) <= MOST_BYTES
 
 
-def _move(root: Root, given: torch.Tensor) -> None:
-    """Let the root of an input lie where this one does, with what the plan knows of its layout.
+def lie_at(plan: Plan, inputs: Sequence[Any]) -> None:
+    """Let the roots of inputs lie where these do, with what the plan knows of their layouts.
 
     Recordings that were made of the plan before have storages of their own.
     """
+    for root in plan.roots:
+        if root.kind == "input":
+            _move(root, inputs[root.index])
+
+
+def _move(root: Root, given: torch.Tensor) -> None:
     if given.numel() == 0:
         return
     layout = layout_of(root.contents)

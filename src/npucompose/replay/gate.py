@@ -173,7 +173,8 @@ NOT_RUN: Any = object()
 
 
 class Refused(CaptureError):
-    """A node that a recording cannot hold, or an input: then `index` says which, and `node` is None."""
+    """A node that a recording cannot hold, or an input: then `index` says which, and `node` is None. With neither the
+    whole call is what cannot be recorded, for its size."""
 
     def __init__(self, words: str, *, reason: str = "", node: fx.Node | None = None, index: int = -1) -> None:
         super().__init__(words)
@@ -241,20 +242,34 @@ def not_a_call(node: fx.Node) -> CaptureError:
 
 
 def check_input(index: int, value: Any) -> None:
-    """Raise CaptureError for an input that no recording can hold: a symbol, what the gate refuses, a gradient."""
+    """Raise Refused for an input that no recording can hold: a symbol, what the gate refuses, a gradient."""
     if not isinstance(value, torch.Tensor):
         if isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)):
-            raise CaptureError(f"input {index} is symbolic ({value}); capture runs on real values.")
+            raise _refused_input(index, f"is symbolic ({value}); capture runs on real values")
         return
     if isinstance(value, FakeTensor):
-        raise CaptureError(f"input {index} is a FakeTensor; capture takes plain tensors with real data.")
+        raise _refused_input(index, "is a FakeTensor; capture takes plain tensors with real data")
     if odd := why_not_plain(value):
-        raise Refused(f"input {index} {odd}.", reason=f"an input of it {odd}", index=index)
-    where = f"input {index} ({value.dtype}[{','.join(map(str, value.shape))}])"
+        raise _refused_input(index, odd)
+    form = f" ({value.dtype}[{','.join(map(str, value.shape))}])"
     if gone := why_no_memory(value):
-        raise CaptureError(f"{where} {gone}.")
+        raise _refused_input(index, gone, form)
     if value.requires_grad and torch.is_grad_enabled():
-        raise CaptureError(f"{where} requires grad; capture is for inference: use torch.no_grad() or detach it.")
+        why = "requires grad; capture is for inference: use torch.no_grad() or detach it"
+        raise _refused_input(index, why, form)
+
+
+def _refused_input(index: int, why: str, form: str = "") -> Refused:
+    return Refused(f"input {index}{form} {why}.", reason=f"an input of it {why}", index=index)
+
+
+def reads_freed_memory(refusal: Refused, readers: Iterable[fx.Node], inputs: Sequence[Any]) -> bool:
+    """Whether an operator would read an input that has no memory: eager ends the process, or reads others' there."""
+    if refusal.index < 0 or refusal.outputs is not None:
+        return False
+    value, first = inputs[refusal.index], next(iter(readers), None)
+    is_freed = isinstance(value, torch.Tensor) and not why_not_plain(value) and bool(why_no_memory(value))
+    return is_freed and first is not None and "resize" not in str(first.target)
 
 
 def _is_odd(tensor: torch.Tensor) -> bool:

@@ -133,8 +133,19 @@ class LowerRequest:
     """What the graph was compiled for beside its inputs; None where nothing can change."""
     at_once: bool = False
     """Record every signature when it first comes, as far as the target's limit goes (`Backend.records_at_once`)."""
+    eager_at_hand: bool = False
+    """Whether the caller takes RunAsEager for an answer."""
+    written: frozenset[int] | None = None
+    """Inputs that are written; None: the graph says so."""
     recorded: Callable[[Recording, Sequence[Any]], None] | None = None
     """Called with each recording that was made by running the graph, and with the inputs of that run."""
+
+
+class RunAsEager(Exception):
+    """Signal of a call that Dynamo's graph alone, called as it is, does as eager does it; nothing has run.
+
+    It goes through AOTAutograd's wrapper to the caller that takes it (`LowerRequest.eager_at_hand`).
+    """
 
 
 class Captured(Protocol):

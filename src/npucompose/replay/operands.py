@@ -220,6 +220,21 @@ def _row_major(shape: Sequence[int]) -> tuple[int, ...]:
     return tuple(reversed(strides))
 
 
+def without_memory(tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor on meta that lies like this one."""
+    made = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")
+    made = torch.conj(made) if tensor.is_conj() else made
+    return made._neg_view() if tensor.is_neg() else made
+
+
+def lie_alike(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Equal type, sizes, strides and lazy bits, wherever they are; the stride of a single element means nothing."""
+    same = a.dtype == b.dtype and a.shape == b.shape and a.is_conj() == b.is_conj() and a.is_neg() == b.is_neg()
+    return same and (
+        not a.numel() or all(n < 2 or s == t for n, s, t in zip(a.shape, a.stride(), b.stride(), strict=True))
+    )
+
+
 def copy_of(tensor: torch.Tensor) -> torch.Tensor:
     """The same values in memory of their own, laid out alike, with all that lies around them."""
     return layout_of(tensor).over(tensor.untyped_storage().clone())
@@ -285,6 +300,25 @@ def sharing(inputs: Sequence[Any]) -> frozenset[int]:
         if high > reach:
             reach, reached_by = high, i
     return frozenset(found)
+
+
+def overlaps_written(inputs: Sequence[Any], written: frozenset[int], still: frozenset[int]) -> bool:
+    """Whether one of the `written` tensors shares memory with another input; of those that stand `still`, only what is
+    written is looked at."""
+    if not written:
+        return False
+    spans = [
+        (*span_of(value), i)
+        for i, value in enumerate(inputs)
+        if isinstance(value, torch.Tensor) and (i in written or i not in still) and _has_span(value)
+    ]
+    return any(
+        i in written and i != j and low < end and begin < high for low, high, i in spans for begin, end, j in spans
+    )
+
+
+def _has_span(tensor: torch.Tensor) -> bool:
+    return tensor.layout is torch.strided and tensor.device.type != "meta" and tensor.numel() > 0
 
 
 def _begin(tensor: torch.Tensor, dtype: torch.dtype) -> int:

@@ -10,11 +10,12 @@ for earlier ones of the list, so no two threads can wait for each other.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, TypeGuard
 
 import torch
 from attrs import Factory, define, field, frozen
+from torch import fx
 from torch._ops import OpOverload
 
 from npucompose.machine import usable_cores
@@ -62,6 +63,20 @@ class Register:
     number: int
 
 
+Form = Any
+"""A tensor without memory (on meta) that says how one lies, a list of these, or None."""
+
+
+@frozen(kw_only=True, eq=False)
+class RestOfGraph:
+    """The graph that was recorded, from `node` on, and what it needs of the values before."""
+
+    module: fx.GraphModule
+    node: fx.Node
+    values: Mapping[fx.Node, Any]
+    """A slot, a register, a `SameAsInput`, a `ViewOfInput` or a plain value, or tuples and lists of these."""
+
+
 Operand = Any
 """A Slot, a Register, a plain value, or a list of these: what stands in `Step.args`."""
 
@@ -84,17 +99,24 @@ class Step:
     """Steps that the graph wants done before, beside those whose memory this one touches."""
     reads: tuple[PlanSlot | Register, ...] = ()
     """Beside `args`, of a step that waits for a collective: what that one reads until then."""
+    returns: tuple[Form, ...] = ()
+    """How each result lay at capture, of an operator that is not torch's own: replays look whether it still does."""
+    rest: RestOfGraph | None = None
+    """Where the call goes on if one of `returns` lies otherwise; None where that is an error."""
     operands: tuple[PlanSlot | Register, ...] = field(
-        init=False, default=Factory(lambda step: (*leaves(step.args), *step.reads), takes_self=True)
+        init=False, default=Factory(lambda step: step._operands(), takes_self=True)
     )
-    """What `args` and `reads` touch."""
+    """What `args`, `reads` and `rest` touch."""
     made: tuple[PlanSlot | Register, ...] = field(
         init=False, default=Factory(lambda step: tuple(leaves(step.results)) if step.results else (), takes_self=True)
     )
     """What `results` fill."""
 
+    def _operands(self) -> tuple[PlanSlot | Register, ...]:
+        return (*leaves(self.args), *self.reads, *(() if self.rest is None else leaves(self.rest.values.values())))
+
     def touched(self) -> Iterator[tuple[PlanSlot | Register, bool]]:
-        """(operand or result, whether it is written)."""
+        """(operand or result, whether it is written), without what only `rest` needs."""
         written = traits_of(self.op).written
         for position, value in enumerate(self.args):
             yield from ((leaf, position in written) for leaf in leaves((value,)))
@@ -161,6 +183,8 @@ class Plan:
     register_roots: dict[int, Root]
     views_resolved: int
     constants: int
+    fills: bool | None = None
+    """Whether memory without a value was filled (`state.fills_empty_memory`); None where there is no such memory."""
     thread_sensitive: str = ""
     """The first operator that gives other bits on one thread; looked at only where streams are asked for."""
 
@@ -232,7 +256,7 @@ def lent_inputs(steps: Sequence[Step]) -> list[frozenset[int]]:
     lent: list[frozenset[int]] = []
     written: set[int] = set()
     for step in steps:
-        given = {operand.root.index for operand in step.operands if _is_input(operand)}
+        given = {operand.root.index for operand in leaves(step.args) if _is_input(operand)}
         lent.append(frozenset(given - written) if traits_of(step.op).may_keep else frozenset())
         written |= {operand.root.index for operand, writes in step.touched() if writes and _is_input(operand)}
     return lent

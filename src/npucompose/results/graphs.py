@@ -24,6 +24,10 @@ class Outside:
     source: str = ""
     """`model.py:41: y = torch.cond(…)`; empty where nobody knows the line."""
 
+    @classmethod
+    def whole_graph(cls, reason: str) -> Outside:
+        return cls(node="", operator="the whole graph", reason=reason)
+
     @property
     def words(self) -> str:
         """`cond at model.py:41`."""

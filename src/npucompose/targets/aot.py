@@ -13,7 +13,7 @@ from torch._functorch._aot_autograd.utils import make_boxed_func
 from torch._guards import TracingContext
 
 from npucompose.errors import CaptureError
-from npucompose.replay.interface import LowerRequest
+from npucompose.replay.interface import LowerRequest, RunAsEager
 from npucompose.streams import strip
 
 if TYPE_CHECKING:
@@ -78,6 +78,7 @@ def through_aot(backend: Backend, graph_module: fx.GraphModule, example_inputs: 
                 memory=backend.common_memory,
                 partial=backend.partial,
                 at_once=backend.records_at_once,
+                eager_at_hand=True,
             )
         )
         compilation.backend_s = perf_counter() - begun
@@ -90,7 +91,21 @@ def through_aot(backend: Backend, graph_module: fx.GraphModule, example_inputs: 
         inference_compiler=inference,
         keep_inference_input_mutations=True,
     )
-    return _uncached(compiler, graph_module, example_inputs)
+    return eager_at_hand(_uncached(compiler, graph_module, example_inputs), graph_module)
+
+
+def eager_at_hand(compiled: Callable[..., Any], graph_module: fx.GraphModule) -> Callable[..., Any]:
+    """`compiled`; a call that it leaves to eager (`RunAsEager`) runs the graph of Dynamo's that it was made of."""
+    forward = graph_module.forward
+
+    def call(*inputs: Any) -> Any:
+        try:
+            return compiled(*inputs)
+        except RunAsEager:
+            pass  # handled outside, so that what is raised there does not carry this one along
+        return forward(*inputs)
+
+    return call
 
 
 def _uncached(compiler: Any, graph_module: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:

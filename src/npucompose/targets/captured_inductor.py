@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any
 from attrs import define, field
 
 from npucompose.graphs.recordable import name_of, refused_by_recordings
+from npucompose.replay.cuda.cache import CudaCache
 from npucompose.replay.cuda.code import CudaCodeCache, HowOften
+from npucompose.replay.front.graph_cache import lowered
 from npucompose.replay.front.segments import prepared
 from npucompose.replay.interface import Lowered, LowerRequest
 from npucompose.targets.inductor_code import UnreadCode, launches
@@ -30,14 +32,19 @@ class CapturingRecorder:
     _graph: fx.GraphModule | None = field(default=None, init=False)
 
     def wants(self, subject: Subject) -> bool:
-        """Always; the graph is copied, because Inductor changes it."""
+        """Not where Inductor's kernels would read other values; the graph is copied, because Inductor changes it."""
         self._graph = copied(subject.graph_module)
-        return True
+        return not subject.has_lazy_bits
+
+    def gave_up(self, subject: Subject) -> None:
+        """The copy that `wants` made is there."""
 
     def lowered(self, subject: Subject, compiled: Any) -> Lowered:
         graph_module, self._graph = self._graph, None
         assert graph_module is not None
         request = prepared(subject.request(self.backend, graph_module))
+        if compiled is None:
+            return lowered(CudaCache(request, **self.how(request)), "cuda")
         kernels, why_not = 0, _why_not(request.graph_module.graph)
         try:
             kernels = launches(compiled)

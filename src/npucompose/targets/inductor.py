@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from functools import partial
 from time import perf_counter
@@ -22,13 +22,15 @@ from torch._inductor import config as inductor_config
 from torch._inductor.codecache import PyCodeCache
 from torch._inductor.compile_fx import compile_fx, compile_fx_inner
 from torch._inductor.custom_graph_pass import CustomGraphPass
+from torch._inductor.exc import InductorError
 from torch.utils._python_dispatch import _disable_current_modes
 
+from npucompose.graphs import written_inputs
 from npucompose.replay.counted import CountedNumbers
 from npucompose.replay.interface import LowerRequest
 from npucompose.streams import strip
 from npucompose.targets import inductor_cache, unfused
-from npucompose.targets.aot import changed_by_a_plain_wrapper, traced_weights
+from npucompose.targets.aot import changed_by_a_plain_wrapper, eager_at_hand, traced_weights
 from npucompose.targets.cold_products import constants_of
 from npucompose.targets.in_place import ScatterInPlace
 from npucompose.targets.inductor_choices import choosing
@@ -62,6 +64,11 @@ class Subject:
     """Ids of the weights that the graph has as inputs all the same."""
     changed: tuple[torch.Tensor | int, ...] | None = None
     """What AOTAutograd's wrapper does around the graph (`changed_by_a_plain_wrapper`)."""
+    written: frozenset[int]
+    """The inputs that the graph writes."""
+    has_lazy_bits: bool = False
+    """Whether a value in it is the negative or the conjugate of what lies in its memory: torch's operators put that in
+    when they read, and the kernels that Inductor makes do not (torch 2.13)."""
     graph_module: fx.GraphModule
     """As the passes left it; Inductor changes it while it compiles."""
     counted: CountedNumbers | None = None
@@ -83,6 +90,8 @@ class Subject:
             at_once=backend.records_at_once,
             counted=self.counted,
             constants=self.watch,
+            eager_at_hand=True,
+            written=self.written,
         )
 
 
@@ -91,6 +100,10 @@ class Recorder(Protocol):
 
     def wants(self, subject: Subject) -> bool:
         """Whether Inductor has to compile the graph."""
+        ...
+
+    def gave_up(self, subject: Subject) -> None:
+        """Inductor cannot compile what was wanted: None follows in its place. Raises `unfused.Untraced`."""
         ...
 
     def lowered(self, subject: Subject, compiled: Any) -> Lowered:
@@ -118,9 +131,9 @@ def through_inductor(
     AOTAutograd's own cache is off: its key knows no pass, so that a hit would run a graph that other passes made, and
     would leave no account of this one. Inductor's cache, whose key is the graph as the passes left it, stays on.
     """
-    first = _PassesFirst(backend, winners, unpacked)
+    first = _PassesFirst(backend, winners, unpacked, given=len(example_inputs))
     watch = watch or backend.frozen.watch(graph_module)
-    dynamo = unfused.copied(graph_module) if recorder is not None else graph_module
+    dynamo = unfused.copied(graph_module) if recorder is not None or watch is not None else graph_module
     digest = digest_of(watch.tensors) if watch is not None else None
     hooks = {
         "joint_custom_pre_pass": first,
@@ -137,11 +150,20 @@ def through_inductor(
         first=first, watch=watch, frozen=frozen, recorder=recorder, winners=winners,
         unfused=partial(unfused.unfused, backend, dynamo, example_inputs),
     )  # fmt: skip
-    # Boxed or not, it is called with the graph's inputs: Inductor's type says which and torch.compile does not care.
-    quick = inductor_cache.quick(keyed=digest is not None)
-    with functorch_config.patch(enable_autograd_cache=False), quick, made_our_way():
-        compiled: Any = compile_fx(graph_module, list(example_inputs), inner_compile=inner, config_patches=settings)
-    return compiled if watch is None else _holding(watch, compiled)
+
+    def compiled_with(settings: dict[str, Any]) -> Any:
+        # Boxed or not, it is called with the graph's inputs: Inductor's type says which, torch.compile does not care.
+        quick = inductor_cache.quick(keyed=digest is not None)
+        with functorch_config.patch(enable_autograd_cache=False), quick, made_our_way():
+            return compile_fx(graph_module, list(example_inputs), inner_compile=inner, config_patches=settings)
+
+    try:
+        compiled = compiled_with(settings)
+    except _InputsMerged:
+        graph_module = unfused.copied(dynamo)
+        compiled = compiled_with({**settings, "freezing": False})
+    called = compiled if recorder is None else eager_at_hand(compiled, dynamo)
+    return called if watch is None else _holding(watch, called)
 
 
 @attrs.frozen(kw_only=True, eq=False)
@@ -167,8 +189,16 @@ class _InnerCompile:
         if infers and recorder is not None:
             subject = self._subject(aot, keywords.get("static_input_idxs") or (), freezes=freezes)
         if recorder is None or subject is None or recorder.wants(subject):
-            with nullcontext() if self.winners is None else choosing(self.winners, self.first.key, constants_of(aot)):
-                compiled = compile_fx_inner(aot, inputs, **keywords)
+            try:
+                compiled = self._compiled(aot, inputs, keywords)
+            except InductorError as error:
+                if recorder is None or subject is None or self.first.backend.partial == "refuse":
+                    raise
+                try:
+                    recorder.gave_up(subject)
+                except unfused.Untraced:
+                    raise error from None
+                self.first.backend.notices.warn(_gave_up(error))
         self.first.lowered()
         if freezes and self.watch is not None:
             self.watch.froze(_kept())
@@ -179,6 +209,10 @@ class _InnerCompile:
         winner = None if self.winners is None else self.winners.found.get(subject.key)
         given = len(self.first.backend.sources)
         return self.first.recorded(lowered, KeptCode.of(subject, compiled, winner, inputs=len(inputs), given=given))
+
+    def _compiled(self, aot: fx.GraphModule, inputs: Sequence[Any], keywords: Mapping[str, Any]) -> Any:
+        with nullcontext() if self.winners is None else choosing(self.winners, self.first.key, constants_of(aot)):
+            return compile_fx_inner(aot, inputs, **keywords)
 
     def _freeze(self, aot: fx.GraphModule) -> None:
         _own_memory(aot)
@@ -194,10 +228,37 @@ class _InnerCompile:
             watch=self.watch if freezes else None,
             unfrozen=frozenset(_kept()),
             changed=changed_by_a_plain_wrapper(),
+            written=written_inputs(aot.graph),
+            has_lazy_bits=any(map(_is_lazy, aot.graph.nodes)),
             graph_module=aot,
             counted=None if freezes else CountedNumbers.from_graph(aot.graph),
             unfused=partial(self.unfused, aot),
         )
+
+
+def _gave_up(error: Exception) -> str:
+    said = str(error).strip().partition("\n")[0]
+    return (
+        f"Inductor cannot compile a graph ({said}): its operators are recorded as they are, as in reduce-overhead. "
+        "compile.partial=refuse makes this an error."
+    )
+
+
+def _is_lazy(node: fx.Node) -> bool:
+    value = node.meta.get("val")
+    return isinstance(value, torch.Tensor) and (value.is_neg() or value.is_conj())
+
+
+class _InputsMerged(Exception):
+    """AOTAutograd has put one input in the place of several that share memory, one of them written, so that weights do
+    not stand where they did: what would be frozen by its position could be another."""
+
+
+def _check_positions(given: int) -> None:
+    context = TracingContext.try_get()
+    known: Any = getattr(context, "fw_metadata", None)
+    if known is not None and len(known.input_info) != len(traced_weights(context)) + given:
+        raise _InputsMerged
 
 
 def _after_the_callers(ours: CustomGraphPass) -> Any:
@@ -269,8 +330,17 @@ class _PassesFirst(CustomGraphPass):
     for training reach the hook joint, forward and backward in one; their passes run on the two halves, in `inner`.
     """
 
-    def __init__(self, backend: Backend, winners: Winners | None = None, unpacked: Frozen | None = None) -> None:
+    def __init__(
+        self,
+        backend: Backend,
+        winners: Winners | None = None,
+        unpacked: Frozen | None = None,
+        *,
+        given: int = 0,
+    ) -> None:
+        """`given`: how many inputs Dynamo's graph has."""
         self.backend, self.winners, self._unpacked = backend, winners, unpacked
+        self._given = given
         self._of: Compilation | None = None
         self._begun = 0.0
 
@@ -283,6 +353,8 @@ class _PassesFirst(CustomGraphPass):
         # Inductor of torch 2.9 and older calls this hook a second time, after it has folded constants.
         if self._of is not None and self._of.graph_module is graph_module:
             return
+        if inductor_config.freezing:
+            _check_positions(self._given)
         self.rewrite(graph_module, [node.meta.get("val") for node in placeholders])
         if self._unpacked is not None and inductor_config.freezing:
             self._unpacked(graph_module)

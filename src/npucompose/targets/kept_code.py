@@ -24,6 +24,7 @@ from torch._inductor.utils import BoxedBool
 
 from npucompose.graphs import Snapshot
 from npucompose.replay.front.contest import FUSED, UNFUSED
+from npucompose.replay.interface import RunAsEager
 from npucompose.results.winners import Winner
 from npucompose.targets import inductor_cache
 from npucompose.targets.compilation import Compilation
@@ -126,7 +127,10 @@ def restored(
     )  # fmt: skip
 
     def call(*inputs: Any) -> Any:
-        outputs = called(list(inputs))
+        try:
+            outputs = called(list(inputs))
+        except RunAsEager:
+            return graph_module.forward(*inputs)
         written = [inputs[at] for at in kept.changed if not inputs[at].is_inference()]
         if written:
             torch.autograd.graph.increment_version(written)
@@ -139,8 +143,8 @@ def _subject(kept: KeptCode, graph_module: fx.GraphModule) -> Subject:
     from npucompose.targets.inductor import Subject
 
     return Subject(
-        key=kept.graph, fixed=frozenset(kept.fixed), watch=None, changed=kept.changed, graph_module=graph_module,
-        unfused=_not_at_hand,
+        key=kept.graph, fixed=frozenset(kept.fixed), watch=None, changed=kept.changed,
+        written=frozenset(kept.changed), graph_module=graph_module, unfused=_not_at_hand,
     )  # fmt: skip
 
 

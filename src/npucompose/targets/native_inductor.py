@@ -14,11 +14,11 @@ from npucompose.errors import NpuComposeError
 from npucompose.replay.executor import build
 from npucompose.replay.front.contest import FUSED, UNFUSED, Contest
 from npucompose.replay.front.generated_cache import GeneratedCache
-from npucompose.replay.front.graph_cache import GraphCache
+from npucompose.replay.front.graph_cache import GraphCache, lowered
 from npucompose.replay.interface import Lowered, LowerRequest
 from npucompose.results.winners import Winner
 from npucompose.targets.inductor_code import InductorCode, UnreadCode
-from npucompose.targets.unfused import Untraced
+from npucompose.targets.unfused import Untraced, copied
 
 if TYPE_CHECKING:
     from npucompose.replay.front.generated_cache import HowOften
@@ -43,8 +43,14 @@ class NativeRecorder:
     _unfused: GraphModule | None = field(default=None, init=False)
 
     def wants(self, subject: Subject) -> bool:
-        """Not where the unfused graph is known to be faster; where nothing is known the contest is prepared."""
+        """Not where the unfused graph is known to be faster, nor where Inductor's kernels would read other values.
+
+        Where nothing is known the contest is prepared.
+        """
         self._unfused = None
+        if subject.has_lazy_bits:
+            self._unfused = _as_it_is(subject)
+            return False
         if not self.native:
             return True
         known = self.winners.known(subject.key, (FUSED, UNFUSED))
@@ -55,6 +61,9 @@ class NativeRecorder:
                 self.winners.keep(Winner(key=subject.key, winner=FUSED, by="default", why=f"unfused, it {error}"))
         return known is None or self._unfused is None
 
+    def gave_up(self, subject: Subject) -> None:
+        self._unfused = self._unfused or subject.unfused()
+
     def lowered(self, subject: Subject, compiled: Any) -> Lowered:
         if self.native and subject.watch is not None:
             subject.watch.checked_by(build.load().Weights())
@@ -64,7 +73,7 @@ class NativeRecorder:
         if compiled is None:
             assert unfused is not None
             request = self._request(subject, unfused)
-            return GraphCache(request, **self.how(request))
+            return lowered(GraphCache(request, **self.how(request)), "cpu")
         try:
             code = InductorCode.of(compiled) if self.native else NO_REPLAYER
         except UnreadCode as why:
@@ -82,3 +91,11 @@ class NativeRecorder:
         return evolve(
             subject.request(self.backend, graph_module), recorded=None if self.kept is None else self.kept.keep
         )
+
+
+def _as_it_is(subject: Subject) -> GraphModule:
+    """The graph that is recorded where Inductor has no part in it: with nothing taken apart, if there is such a one."""
+    try:
+        return subject.unfused()
+    except (Untraced, NpuComposeError):
+        return copied(subject.graph_module)

@@ -11,7 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 def added(extension: ModuleType, name: str, args: list[Any], direct: bool = True, recording: Any = None) -> str:
     op, _, overload = name.partition(".")
     made = recording or extension.Recording()
-    return made.add(extension.Operator(f"aten::{op}", overload), args, {}, [], [], [], direct)
+    return made.add(extension.Operator(f"aten::{op}", overload), args, {}, [], [], [], [], direct)
 
 
 # Which kernels run without the dispatcher.

@@ -98,7 +98,7 @@ def test_a_step_waits_for_its_event_from_the_first_replay_on(extension: ModuleTy
         library.impl("late", late_one, "CPU")
         recording, x, y = extension.Recording(), torch.zeros(1), torch.zeros(1)
         late = extension.Operator("npucompose_contracts::late", "")
-        recording.add(late, [x], {}, [], [], [], False)
+        recording.add(late, [x], {}, [], [], [], [], False)
         added(extension, "add_.Tensor", [y, x, 1], False, recording)
         recording.set_streams([[0], [1]], [[], [0]], [], 1000, [])
         for total in (1.0, 3.0, 6.0):
@@ -132,7 +132,7 @@ def test_a_list_of_results_has_as_many_as_when_it_was_captured(extension: Module
     split = extension.Operator("aten::split_copy", "Tensor")
     for numbers, fits in (([0, 1], True), ([0, 1, 2], False)):
         recording = extension.Recording()
-        recording.add(split, [x, 2, 0], {}, [numbers], [], [], True)
+        recording.add(split, [x, 2, 0], {}, [numbers], [], [], [], True)
         if fits:
             recording.took(1)
             continue

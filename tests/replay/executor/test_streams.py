@@ -219,7 +219,7 @@ def test_a_wait_for_what_comes_later_is_refused() -> None:
     extension = build.load()
     recording = extension.Recording()
     for _ in range(2):
-        recording.add(extension.Operator("aten::relu_", ""), [torch.ones(2)], {}, [], [], [], False)
+        recording.add(extension.Operator("aten::relu_", ""), [torch.ones(2)], {}, [], [], [], [], False)
     with pytest.raises(RuntimeError, match="step 0 would wait for step 1, which comes only after it"):
         recording.set_streams([[0], [1]], [[1], []], [], 0, [])
 

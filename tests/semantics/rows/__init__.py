@@ -40,6 +40,8 @@ class Row:
     """More of them, where kernels are recorded."""
     threads: int = 1
     """Of torch, within an operator."""
+    fused: bool = True
+    """Whether it runs in ways that fuse."""
 
     @property
     def id(self) -> str:
@@ -66,6 +68,7 @@ def row(
     overrides: tuple[str, ...] = (),
     recording: tuple[str, ...] = (),
     threads: int = 1,
+    fused: bool = True,
 ) -> Callable[[Factory], Factory]: ...
 def row(
     make: Factory | None = None,
@@ -75,6 +78,7 @@ def row(
     overrides: tuple[str, ...] = (),
     recording: tuple[str, ...] = (),
     threads: int = 1,
+    fused: bool = True,
 ) -> Any:
     """Enter a factory into `ROWS` under its own name and that of its file."""
 
@@ -90,6 +94,7 @@ def row(
             overrides=overrides,
             recording=recording,
             threads=threads,
+            fused=fused,
         )
         assert made.id not in ROWS, f"two rows are called {made.id}"
         ROWS[made.id] = made

@@ -218,7 +218,9 @@ def test_compile_partial_says_what_becomes_of_what_cannot_be_replayed(choices: t
     backend = npucompose.backend(*FUSED, *choices)
 
     graph = torch.fx.GraphModule({}, torch.fx.Graph())
-    subject = Subject(key="graph_0", fixed=frozenset(), watch=None, graph_module=graph, unfused=lambda: graph)
+    subject = Subject(
+        key="graph_0", fixed=frozenset(), watch=None, written=frozenset(), graph_module=graph, unfused=lambda: graph
+    )
 
     def recorded() -> Any:
         target: Any = backend.target

@@ -10,8 +10,8 @@ and waits, random numbers and effects. What steps do to each other's memory is t
 from __future__ import annotations
 
 import operator
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypedDict
 
 import attrs
 import torch
@@ -24,10 +24,20 @@ from npucompose.graphs.effects import control, facts, nodes_in
 from npucompose.replay import gate
 from npucompose.replay.capture import kernels
 from npucompose.replay.capture.kernels import Computes, SingleThreadCheck, Undo
-from npucompose.replay.capture.ledger import CaptureLedger, Held, all_constant, form_of, real, registers_of, unheld
+from npucompose.replay.capture.ledger import (
+    CaptureLedger,
+    Held,
+    all_constant,
+    form_of,
+    forms_of,
+    real,
+    registers_of,
+    unheld,
+)
 from npucompose.replay.gate import under
 from npucompose.replay.operands import Traits, bytes_of, flat, layout_of, mapped, storage_of, traits_of
-from npucompose.replay.plan import PlanSlot, Register, Root, Step
+from npucompose.replay.plan import Form, PlanSlot, Register, RestOfGraph, Root, Step
+from npucompose.replay.state import fills_empty_memory
 from npucompose.schema.streams import DEFAULT_STREAM
 
 
@@ -78,6 +88,15 @@ class Issue:
             self.after[node] = self.last[self.stream]
 
 
+class _LookedAt(TypedDict, total=False):
+    returns: tuple[Form, ...]
+    rest: RestOfGraph | None
+
+
+def no_rest(_: fx.Node) -> None:
+    """Of whatever node: nothing is known of what is left."""
+
+
 MOST_COPIED = 1 << 16
 """Bytes of a result that a replay copies to its place: some 2 µs, as long as laying a few views over it anew takes."""
 _UNTRIED: Any = object()
@@ -107,6 +126,10 @@ class Calls:
     views: int = 0
     flying: dict[int, tuple[fx.Node, Step]] = field(factory=dict)
     """Collectives that nothing has waited for yet, by id(root) of what they fill."""
+    rest: Callable[[fx.Node], RestOfGraph | None] = no_rest
+    """What is left of the graph at a node; None where nothing says so."""
+    fills: bool | None = None
+    """`Plan.fills`."""
     computes: Computes | None = None
     """Of a library's operator that makes its result anew: whether a replay can do without that."""
     _tried: dict[Any, kernels.OutCall | None] = field(factory=dict)
@@ -128,6 +151,8 @@ class Calls:
             self.single_thread.see(op, real_args, real_kwargs)
         result = self._run(node, traits, real_args, real_kwargs)
         try:
+            if traits.may_keep:
+                _check_still_there(node, flat((real_args, real_kwargs)))
             tensors = gate.checked(node, op, result, bool(read))
             if traits.is_as_strided:
                 self._count_from_the_storage(read, tensors)
@@ -225,7 +250,7 @@ class Calls:
         if not tensors or self.issue.draws or any(shared):
             return None
         if traits.uninitialised:
-            return mapped(self._in_the_pool, result)
+            return mapped(self._empty, result)
         if traits.may_be_constant and all_constant(read):
             return mapped(self._constant, result)
         if traits.mutable or not (isinstance(result, torch.Tensor) or _is_row_of(result, tensors)):
@@ -299,6 +324,17 @@ class Calls:
             self.ledger.slot(value.root, layout_of(value.tensor.view(-1))) if part.flat else self.ledger.operand(value)
         )
 
+    def _empty(self, tensor: torch.Tensor) -> Held:
+        """Memory without a value, or with the one that torch fills it with."""
+        self.fills = fills_empty_memory()
+        made = self._in_the_pool(tensor)
+        if self.fills and tensor.numel():
+            value = tensor.reshape(-1)[0].clone()
+            filling = Root(kind="constant", nbytes=value.element_size(), tensor=value)
+            args = self.ledger.operand(made), self.ledger.slot(filling, layout_of(value))
+            self._add(Step(op=torch.ops.aten.fill_.Tensor, args=args))
+        return made
+
     def _in_the_pool(self, tensor: torch.Tensor) -> Held:
         return self.ledger.adopt(Held(tensor, Root(kind="pool", nbytes=tensor.untyped_storage().nbytes())))
 
@@ -338,7 +374,8 @@ class Calls:
     def _fresh(self, node: fx.Node, traits: Traits, ordered: tuple[Any, ...], result: Any) -> Any:
         args = self._operands(traits, ordered)
         held = mapped(self.ledger.into_register, result)
-        step = self._add(Step(op=traits.op, args=args, results=registers_of(held), name=node.name))
+        looked_at = self._looked_at(node, traits, result)
+        step = self._add(Step(op=traits.op, args=args, results=registers_of(held), name=node.name, **looked_at))
         self._launched(node, traits, step, flat(held))
         return held
 
@@ -354,9 +391,16 @@ class Calls:
         # What lies in a known place needs no register; the executor drops it.
         results = tuple(None if not isinstance(r, Held) or id(r) in known else r.register for r in returned)
         reads = self._landed(written) if facts(traits.op).waits else ()
-        step = self._add(Step(op=traits.op, args=args, results=results, name=node.name, reads=reads))
+        looked_at = self._looked_at(node, traits, result)
+        step = self._add(Step(op=traits.op, args=args, results=results, name=node.name, reads=reads, **looked_at))
         self._launched(node, traits, step, written)
         return placed
+
+    def _looked_at(self, node: fx.Node, traits: Traits, result: Any) -> _LookedAt:
+        """Of an operator that is not torch's own: what replays compare its results with, and what is left to do."""
+        if not traits.may_keep:
+            return {}
+        return {"returns": forms_of(result), "rest": self.rest(node)}
 
     def _launched(self, node: fx.Node, traits: Traits, step: Step, filled: Sequence[Any]) -> None:
         """A collective fills its result, and reads its operands, on its own until something waits for it."""
@@ -375,3 +419,9 @@ class Calls:
 
 def _is_row_of(result: Any, tensors: list[torch.Tensor]) -> bool:
     return isinstance(result, tuple) and len(result) == len(tensors) and all(map(operator.is_, result, tensors))
+
+
+def _check_still_there(node: fx.Node, operands: Sequence[Any]) -> None:
+    for operand in operands:
+        if isinstance(operand, torch.Tensor) and operand.layout is torch.strided and gate.why_no_memory(operand):
+            raise gate.refused(node, "it frees the memory of what it is given.")

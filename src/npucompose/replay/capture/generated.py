@@ -27,7 +27,7 @@ from npucompose.replay.capture.ledger import Held
 from npucompose.replay.capture.recorder import GraphRecorder, for_inference, recorder_of
 from npucompose.replay.gate import NOT_RUN
 from npucompose.replay.operands import mapped, storage_of
-from npucompose.replay.plan import Plan, Register, Root
+from npucompose.replay.plan import Plan, Register, RestOfGraph, Root
 
 aten = torch.ops.aten
 
@@ -138,6 +138,10 @@ class CodeRecorder(GraphRecorder):
         what these call, they would live until the garbage collector comes."""
         self.returned = []
         self._alive.clear()
+
+    def rest(self, node: fx.Node) -> RestOfGraph | None:
+        """None: generated code has no nodes to go on from."""
+        return None
 
     # -- what the code tells
 

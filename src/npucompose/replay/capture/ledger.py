@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import attrs
 import torch
 from attrs import define, field
 from torch import fx
 
-from npucompose.errors import CaptureError
 from npucompose.replay import gate
 from npucompose.replay.operands import (
     CONTAINERS,
@@ -23,9 +23,11 @@ from npucompose.replay.operands import (
     mapped,
     relative,
     storage_of,
+    without_memory,
 )
 from npucompose.replay.plan import (
     Buffer,
+    Form,
     Literally,
     Output,
     PlanSlot,
@@ -210,6 +212,14 @@ def _lying(layout: StorageLayout, tensor: torch.Tensor) -> tuple[StorageLayout, 
     return layout, tensor.data_ptr() % ALIGNMENT
 
 
+def forms_of(returned: Any) -> tuple[Form, ...]:
+    """What an operator returned, as Step.returns; () where a number is among it."""
+    if any(not isinstance(leaf, (torch.Tensor, type(None))) for leaf in flat(returned)):
+        return ()
+    row = returned if isinstance(returned, tuple) else () if returned is None else (returned,)
+    return mapped(lambda leaf: None if leaf is None else without_memory(leaf), row)
+
+
 def registers_of(returned: Any) -> tuple[Register | tuple[Register, ...] | None, ...]:
     """What an operator returned, as Step.results: one entry for each return of the schema."""
     if returned is None:
@@ -311,8 +321,9 @@ class OutputPlanner:
         )
         slot = self.ledger.slot(root, layout)
         flat = layout.collapsed()
-        if flat.overlaps_itself():
-            raise CaptureError(f"cannot capture an output of layout {layout}: its elements overlap one another.")
+        if flat.overlaps_itself():  # all that lies between its first element and its last
+            elements = (high - low) // layout.dtype.itemsize
+            flat = attrs.evolve(flat, shape=(elements,), stride=(1,))
         # Note [Shape check of fresh outputs]: copy_ broadcasts silently; `view` refuses another number of elements, so
         # a kernel whose result changes its size with the data ends in an error, not in a wrong buffer.
         checked = self.ledger.register(self.ledger.register_roots[register.number])

@@ -21,7 +21,7 @@ from npucompose.errors import CaptureError
 from npucompose.graphs.effects import orders_streams, stream_labels
 from npucompose.replay import gate
 from npucompose.replay.capture import updates
-from npucompose.replay.capture.calls import Calls, Issue
+from npucompose.replay.capture.calls import Calls, Issue, no_rest
 from npucompose.replay.capture.kernels import OneThread, SingleThreadCheck, Undo
 from npucompose.replay.capture.ledger import CaptureLedger, Held, OutputPlanner
 from npucompose.replay.gate import NOT_RUN, isolated_capture
@@ -37,7 +37,7 @@ from npucompose.replay.operands import (
     sharing,
     traits_of,
 )
-from npucompose.replay.plan import Buffer, Plan, Root, lifetimes
+from npucompose.replay.plan import Buffer, Plan, RestOfGraph, Root, SameAsInput, ViewOfInput, lifetimes
 
 R = TypeVar("R", bound="GraphRecorder")
 aten = torch.ops.aten
@@ -94,9 +94,11 @@ def recorder_of(
         check = SingleThreadCheck(one_thread) if one_thread is not None and issue.has_streams else None
         calls = Calls(ledger=ledger, issue=issue, undo=undo, single_thread=check, given=inputs, modes=modes)
         recorder = kind(graph_module=graph_module, ledger=ledger, issue=issue, calls=calls)
+        calls.rest = recorder.rest
         try:
             yield recorder
         finally:
+            calls.rest = no_rest  # otherwise both would live, with all values, until a collection
             if not recorder.committed:
                 undo.restore()
                 torch.set_rng_state(seed)
@@ -106,7 +108,8 @@ def for_inference(value: Any) -> Any:
     """A result as inference mode gives it: the same memory, without a history to come."""
     if not isinstance(value, torch.Tensor) or value.is_inference():
         return value
-    return layout_of(value).over(value.untyped_storage())
+    with torch.inference_mode():
+        return layout_of(value).over(value.untyped_storage())
 
 
 @define(kw_only=True, eq=False)
@@ -116,6 +119,7 @@ class GraphRecorder:
     issue: Issue
     calls: Calls
     env: dict[fx.Node, Any] = field(factory=dict)
+    dying: dict[fx.Node, list[fx.Node]] = field(factory=dict)
     returned: list[Any] = field(factory=list)
     """The values of the graph's outputs, tensors as Held."""
     committed: bool = False
@@ -124,7 +128,7 @@ class GraphRecorder:
     def run(self, inputs: Sequence[Any]) -> Plan:
         graph = self.graph_module.graph
         found = updates.find(graph, sharing(inputs))
-        dying = last_uses(graph)
+        self.dying = dying = last_uses(graph)
         given = iter(enumerate(inputs))
         for node in graph.nodes:
             self.issue.node(node)
@@ -155,7 +159,9 @@ class GraphRecorder:
 
     def _attribute(self, node: fx.Node) -> Any:
         value = attribute(self.graph_module, node)
-        if not isinstance(value, torch.Tensor):
+        if (
+            not isinstance(value, torch.Tensor) or value.layout is not torch.strided
+        ):  # a library's own: nobody looks into
             return value
         alias = alias_of(value)
         self.ledger.alive.append(alias)
@@ -235,8 +241,25 @@ class GraphRecorder:
             register_roots=self.ledger.register_roots,
             views_resolved=calls.views,
             constants=sum(1 for root in used if root.kind == "constant"),
+            fills=calls.fills,
             thread_sensitive=calls.single_thread.unlike if calls.single_thread is not None else "",
         )
+
+    def rest(self, node: fx.Node) -> RestOfGraph | None:
+        """What is left of the graph at a node that is recorded now."""
+        needed = self.env.keys() - set(self.dying.get(node, ()))
+        values = {known: mapped(self._named, value) for known, value in self.env.items() if known in needed}
+        return RestOfGraph(module=self.graph_module, node=node, values=values)
+
+    def _named(self, value: Any) -> Any:
+        """Where a value is found in a replay."""
+        if not isinstance(value, Held):
+            return value
+        if value.whole_input is not None:
+            return SameAsInput(index=value.whole_input)
+        if value.root.kind == "input" and value.register is None:
+            return ViewOfInput(index=value.root.index, layout=relative(value.tensor, value.root.contents))
+        return self.ledger.operand(value)
 
     # -- the run itself as a call
 

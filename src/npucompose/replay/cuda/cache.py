@@ -41,8 +41,8 @@ class CudaCache(GraphCache):
             if self.partial == "refuse":
                 raise
             with self._lock:
-                for entry in [one for one in self._entries if not one.recording.facts()["captures"]]:
-                    self._drop(entry)
+                for entry in [one for one in self.recordings if not one.recording.facts()["captures"]]:
+                    self.recordings.drop(entry)
                 return self._cut(refusal, inputs)
 
     def is_within_a_replay(self) -> bool:

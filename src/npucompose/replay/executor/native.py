@@ -50,6 +50,9 @@ from npucompose.schema.streams import DEFAULT_STREAM
 Entry = tuple[dict[str, Any] | CellType, str, Any]
 """(the dict of a module or of an object that it keeps, or the cell of a variable that a function closes over; the name;
 what must stand there)."""
+GoOn = Callable[[int, list[Any], Sequence[Any] | None, Sequence[Any]], list[Any]]
+"""(step, what its operator returned, registers or None beside other streams, inputs) -> the outputs of a call that left
+its recording there."""
 Call = Callable[[tuple[Any, ...]], Any]
 """The result for a tuple of arguments; None, with nothing done, when Python has to look."""
 
@@ -145,6 +148,8 @@ class Native:
         inputs: Inputs,
         memory: Memory,
         outputs: Sequence[ReplayOutput],
+        go_on: GoOn,
+        fills: bool | None,
         turns: AbstractContextManager[Any],
     ) -> NativeFront:
         """The output buffers lie in memory of the front from then on."""
@@ -155,10 +160,15 @@ class Native:
             [output.described for output in outputs],
             inputs.admit_from,
             inputs.give_back,
+            go_on,
+            fills,
             turns,
         )
         memory.given_up()
         return front
+
+    def tensor(self, slot: PlanSlot) -> torch.Tensor:
+        return self._tensors[id(slot)]
 
     # -- one step
 
@@ -175,7 +185,8 @@ class Native:
         while results and results[-1] is None:
             results.pop()
         try:
-            return self.recording.add(self._operator(step.op), args, filled, results, dying, sorted(lent), self._direct)
+            operator, returns = self._operator(step.op), list(step.returns)
+            return self.recording.add(operator, args, filled, results, dying, sorted(lent), returns, self._direct)
         except (RuntimeError, TypeError, ValueError) as error:
             raise UnsupportedStep(f"{step.op}: {str(error).splitlines()[0]}") from error
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from functools import partial
 from typing import Any
 
 import torch
@@ -25,8 +26,18 @@ from npucompose.replay import gate
 from npucompose.replay.memory.arena import forks_so_far
 from npucompose.replay.memory.inputs import Inputs
 from npucompose.replay.memory.results import HeldOutputs, ReplayOutput
-from npucompose.replay.operands import layout_of, mapped, traits_of
-from npucompose.replay.plan import PlanSlot, Register, Step, UnsupportedStep, dying_registers, leaves, lent_inputs
+from npucompose.replay.operands import layout_of, lie_alike, mapped, traits_of
+from npucompose.replay.plan import (
+    Form,
+    PlanSlot,
+    Register,
+    Step,
+    UnsupportedStep,
+    dying_registers,
+    leaves,
+    lent_inputs,
+)
+from npucompose.replay.state import fills_empty_memory, have_tangents
 
 
 @define
@@ -37,8 +48,11 @@ class Lent:
     """The inputs, by their index."""
     results: dict[int, torch.UntypedStorage] = field(factory=dict)
     """{storage that steps know a result by: the one that callers are given}, where a result that is held is kept."""
+    moved: bool = False
+    """An operator has freed or moved one of the inputs."""
 
     def clear(self) -> None:
+        self.moved = False
         self.owners.clear()
         self.results.clear()
 
@@ -60,7 +74,11 @@ def lending(op: OpOverload, lent: Lent, inputs: frozenset[int]) -> Callable[...,
                 name: mapped(lambda leaf, writes=name in written: _operand(leaf, lent, owners, writes), value)
                 for name, value in given.items()
             }
-            return op(*(made[name] for name in names[: len(args)]), **{name: made[name] for name in kwargs})
+            places = [(storage := owner.untyped_storage()).nbytes() and storage.data_ptr() for owner in owners]
+            returned = op(*(made[name] for name in names[: len(args)]), **{name: made[name] for name in kwargs})
+            now = [(storage := owner.untyped_storage()).nbytes() and storage.data_ptr() for owner in owners]
+            lent.moved = lent.moved or now != places
+            return returned
 
     return call
 
@@ -102,6 +120,32 @@ _BINDINGS: dict[OpOverload, Callable[..., Any]] = {
 """torch's own argument parser is quicker than OpOverload.__call__; only where the arguments are the same by name."""
 
 
+class OtherResults(Exception):
+    """An operator returned other tensors than it was recorded with: src/returned.h, Note [Results as they were
+    recorded]."""
+
+    def __init__(self, step: int, returned: Any, names: dict[str, Any]) -> None:
+        super().__init__(step)
+        self.step = step
+        self.returned = list(returned) if isinstance(returned, tuple) else [returned]
+        self.registers = {int(name[1:]): value for name, value in names.items() if name[0] == "r"}
+
+
+def _returns_otherwise(lent: Lent, recorded: Sequence[Form], returned: Any) -> bool:
+    if lent.moved or not recorded:
+        return lent.moved
+    row = returned if isinstance(returned, tuple) else (returned,)
+    return len(row) != len(recorded) or not all(map(_alike, row, recorded))
+
+
+def _alike(now: Any, before: Form) -> bool:
+    if isinstance(before, torch.Tensor):
+        return isinstance(now, torch.Tensor) and now.is_cpu and now.layout is torch.strided and lie_alike(now, before)
+    if isinstance(before, list):
+        return isinstance(now, list) and len(now) == len(before) and all(map(_alike, now, before))
+    return (now is None) == (before is None)
+
+
 class StraightLine:
     """`run()` calls every kernel in order; `lay(i, tensor)` puts another tensor into slot i."""
 
@@ -112,6 +156,7 @@ class StraightLine:
         self.lends = any(traits_of(step.op).may_keep for step in steps)
         self._numbers = {id(slot): i for i, slot in enumerate(slots)}
         self._names: dict[str, Any] = {f"s{i}": tensor for i, tensor in enumerate(tensors)}
+        self._names["OtherResults"] = OtherResults
         dying, _ = dying_registers(steps)
         lent = lent_inputs(steps)
         lines = [line for i, step in enumerate(steps) for line in self._lines(i, step, dying[i], lent[i])]
@@ -122,6 +167,9 @@ class StraightLine:
     def lay(self, index: int, tensor: torch.Tensor) -> None:
         self._names[f"s{index}"] = tensor
 
+    def tensor(self, slot: PlanSlot) -> torch.Tensor:
+        return self._names[f"s{self._numbers[id(slot)]}"]
+
     def _lines(self, index: int, step: Step, dying: Sequence[int], lent: frozenset[int]) -> list[str]:
         may_keep = traits_of(step.op).may_keep
         function = lending(step.op, self.lent, lent) if may_keep else _BINDINGS.get(step.op, step.op)
@@ -131,12 +179,20 @@ class StraightLine:
             text = self._text(value, f"c{index}_{position}")
             parts.append(f"{declared.name}={text}" if declared.kwarg_only else text)
         call = f"f{index}({', '.join(parts)})"
+        looks: list[str] = []
+        if may_keep:
+            self._names[f"other{index}"] = partial(_returns_otherwise, self.lent, step.returns)
+            looks = [
+                f"v{index} = {call}",
+                f"if other{index}(v{index}): raise OtherResults({index}, v{index}, locals())",
+            ]
+            call = f"v{index}"
         placed = [result for result in step.results if isinstance(result, PlanSlot)]
         targets = [f"p{index}" if isinstance(result, PlanSlot) else _target(result) for result in step.results]
         if any(target != "_" for target in targets):
             call = f"{', '.join(targets)} = {call}" if len(targets) > 1 else f"{targets[0]} = {call}"
         copies = (f"{self._text(slot, '')}.copy_(p{index})" for slot in placed)
-        return [call, *copies, *(f"r{number} = None" for number in dying)]
+        return [*looks, call, *copies, *(f"r{number} = None" for number in dying)]
 
     def _text(self, value: Any, name: str) -> str:
         if isinstance(value, PlanSlot):
@@ -322,20 +378,25 @@ class PythonFront:
         executor: TorchScript | StraightLine,
         outputs: Sequence[ReplayOutput],
         held: HeldOutputs,
+        go_on: Callable[[int, Sequence[Any], Any, Sequence[Any]], list[Any]],
+        fills: bool | None,
         turns: AbstractContextManager[Any],
     ) -> None:
-        """`turns` are shared with every recording that lies in the same arena."""
+        """`turns` are shared with every recording in the same arena; `go_on` and `fills` are as in src/front.h."""
         self._inputs = inputs
         self._executor = executor
         self._lent = executor.lent if isinstance(executor, StraightLine) and executor.lends else None
         self._makers = [output.make for output in outputs]
         self._held = held
+        self._go_on, self._fills = go_on, fills
         self._turns = turns
         self._forks = forks_so_far()
 
     def __call__(self, inputs: Sequence[Any], *, reuse: bool = False) -> list[Any] | None:
         """With `reuse`, results that were given out with `reuse` may be overwritten."""
-        if gate.why_not_here():
+        if gate.why_not_here() or have_tangents(inputs):
+            return None
+        if self._fills is not None and self._fills != fills_empty_memory():
             return None
         if torch._C._is_any_autocast_enabled():  # AOTAutograd's graphs have their casts written out
             with torch._C._DisableAutocast():
@@ -344,13 +405,16 @@ class PythonFront:
 
     def _replay(self, inputs: Sequence[Any], reuse: bool) -> list[Any] | None:
         with self._turns:
-            # Inference mode spares every kernel the way through autograd's dispatch keys: a sixth of a small kernel.
-            with _InferenceMode(True):
-                if not self._inputs.admit(inputs):
-                    return None
-                self._held.leave_held(inputs, reuse)
-                self._run_for(inputs, reuse)
-                self._inputs.give_back(inputs)
+            try:
+                # Inference mode spares kernels the way through autograd's dispatch keys: a sixth of a small one.
+                with _InferenceMode(True):
+                    if not self._inputs.admit(inputs):
+                        return None
+                    self._held.leave_held(inputs, reuse)
+                    self._run_for(inputs, reuse)
+                    self._inputs.give_back(inputs)
+            except OtherResults as other:
+                return self._go_on(other.step, other.returned, other.registers, inputs)
             outputs: list[Any] = []
             for make in self._makers:
                 outputs.append(make(inputs, outputs))

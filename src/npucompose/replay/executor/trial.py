@@ -23,7 +23,7 @@ import torch
 from attrs import define, field, frozen
 from torch import fx
 
-from npucompose.graphs import Aliases
+from npucompose.graphs import written_inputs
 from npucompose.graphs.effects import facts
 from npucompose.replay.capture.kernels import Computes, OneThread
 from npucompose.replay.executor import build
@@ -104,13 +104,8 @@ class PlanTrial:
 
 def copies_of_written(graph_module: fx.GraphModule, inputs: Sequence[Any]) -> dict[int, torch.Tensor]:
     """Copies of the inputs that a graph writes, by index; {} for those that take too much memory."""
-    aliases = Aliases.from_graph(graph_module.graph)
-    nodes = graph_module.graph.find_nodes(op="placeholder")
-    written = {
-        i: value
-        for i, (node, value) in enumerate(zip(nodes, inputs, strict=True))
-        if isinstance(value, torch.Tensor) and not aliases.keys[node].isdisjoint(aliases.written)
-    }
+    indices = written_inputs(graph_module.graph)
+    written = {i: value for i, value in enumerate(inputs) if i in indices and isinstance(value, torch.Tensor)}
     if sum(value.untyped_storage().nbytes() for value in written.values()) > COPIED_BYTES:
         return {}
     return {i: copy_of(value) for i, value in written.items()}

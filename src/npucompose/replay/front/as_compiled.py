@@ -12,10 +12,9 @@ from typing import Any
 from npucompose.errors import CaptureError
 from npucompose.replay.front.graph_cache import GraphCache
 from npucompose.replay.gate import Refused
-from npucompose.replay.interface import LowerRequest, SeenCall, note, watchers
+from npucompose.replay.interface import LowerRequest, RunAsEager, SeenCall, note, watchers
+from npucompose.replay.state import have_tangents
 from npucompose.results.graphs import Outside, Partition
-
-WHOLE = "the whole graph"
 
 
 class AsCompiled(GraphCache):
@@ -31,11 +30,15 @@ class AsCompiled(GraphCache):
         if why_not and self.partial == "refuse":
             raise CaptureError(f"cannot record what was compiled: {why_not}. compile.partial=cut calls it as it is.")
         self.compiled = compiled
-        self._outside = Outside(node="", operator=WHOLE, reason=why_not) if why_not else None
+        self._outside = Outside.whole_graph(why_not) if why_not else None
 
     def __call__(self, inputs: list[Any]) -> list[Any]:
         if self._outside is None:
             return super().__call__(inputs)
+        if self.overlapping.meet(inputs):
+            raise RunAsEager
+        if have_tangents(inputs):
+            return self._as_traced(inputs)
         self._eager += 1
         given = list(inputs) if watchers else []
         outputs = self._as_it_is(inputs)
@@ -44,18 +47,24 @@ class AsCompiled(GraphCache):
             note(SeenCall(None, given, outputs, self.capture_limit, instead=words))
         return outputs
 
+    def _as_traced(self, inputs: list[Any]) -> list[Any]:
+        if self.request.eager_at_hand:
+            raise RunAsEager
+        return super()._as_traced(inputs)
+
     def _as_it_is(self, inputs: list[Any]) -> list[Any]:
         return list(self.compiled(list(inputs)))
 
     def _cut(self, refusal: Refused, inputs: list[Any]) -> list[Any]:
         """All calls are the compiler's own from now on."""
-        self._outside = Outside(
-            node="" if refusal.node is None else refusal.node.name,
-            operator=WHOLE if refusal.node is None else str(refusal.node.target),
-            reason=refusal.reason,
+        node, reason = refusal.node, refusal.reason
+        self._outside = (
+            Outside.whole_graph(reason)
+            if node is None
+            else Outside(node=node.name, operator=str(node.target), reason=reason)
         )
         self.clear()
         return refusal.outputs if refusal.outputs is not None else self._as_it_is(inputs)
 
     def partition(self) -> Partition:
-        return Partition() if self._outside is None else Partition(segments=0, outside=(self._outside,))
+        return super().partition() if self._outside is None else Partition(segments=0, outside=(self._outside,))

@@ -1,8 +1,8 @@
 """Two recordings of one graph for the same inputs, called in turns: which of them is to stay?
 
 # Note [A contest of recordings]
-It takes place when a graph is recorded for the first time, on the inputs of that call. Nobody notices: inputs that the
-graph writes are put back before every turn and are at the end as the call left them, results are the contest's own.
+It takes place when a graph is recorded for the first time, on the inputs of that call. Nobody notices: in the place of
+inputs that the graph writes there are copies, made anew before every turn, and results are the contest's own.
 Both must give the same results within the tolerance of their types before anything is timed. A graph that draws random
 numbers, has effects, or calls operators that are not torch's own is not called again: there the fused one stays.
 """
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from time import perf_counter_ns
 from typing import Any
 
@@ -21,9 +22,10 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from npucompose.machine import Attendance
 from npucompose.replay import gate
-from npucompose.replay.captured_graph import CapturedGraph
+from npucompose.replay.captured_graph import CapturedGraph, lie_at
 from npucompose.replay.executor.trial import copies_of_written, why_untriable
-from npucompose.replay.operands import sharing
+from npucompose.replay.memory.arena import Arena
+from npucompose.replay.operands import copy_of, sharing
 from npucompose.results.measured import tolerance_of
 from npucompose.results.winners import FEWEST_ROUNDS, Winner, of_samples
 
@@ -51,11 +53,14 @@ class Contest:
     def won(
         self,
         fused: CapturedGraph,
-        unfused: Callable[[], CapturedGraph],
+        unfused: Callable[[Sequence[Any]], CapturedGraph],
         inputs: Sequence[Any],
         before: Mapping[int, torch.Tensor],
     ) -> CapturedGraph:
-        """The recording that stays, after the call that recorded `fused`; `before` are its inputs before that."""
+        """The recording that stays, after the call that recorded `fused`; `before` are its inputs before that.
+
+        `unfused` records for the inputs that it is given; if that recording stays, its inputs lie there.
+        """
         # AOTAutograd's mode around a first call has nothing to say about what is called again.
         with _disable_current_modes() if gate.why_not_here() else nullcontext():
             found, recording = self._race(fused, unfused, inputs, before)
@@ -65,7 +70,7 @@ class Contest:
     def _race(
         self,
         fused: CapturedGraph,
-        unfused: Callable[[], CapturedGraph],
+        unfused: Callable[[Sequence[Any]], CapturedGraph],
         inputs: Sequence[Any],
         before: Mapping[int, torch.Tensor],
     ) -> tuple[Winner, CapturedGraph]:
@@ -74,16 +79,18 @@ class Contest:
         if why := why_untriable(fused.plan, before, shared):
             return evolve(by_default, why=why), fused
         try:
-            with _put_back(inputs, before) as again:
-                again()
-                ways = {FUSED: fused, UNFUSED: unfused()}
+            copies = {index: copy_of(value) for index, value in before.items()}
+            given = [copies.get(index, value) for index, value in enumerate(inputs)]
+            again = partial(_made_anew, copies, before)
+            with _lying(fused, given, inputs) if copies else nullcontext(fused) as copied:
+                ways = {FUSED: copied, UNFUSED: unfused(given)}
                 if why := why_untriable(ways[UNFUSED].plan, before, shared):
                     return evolve(by_default, why=why), fused
-                error, wrong = _compared(ways, inputs, before, again)
+                error, wrong = _compared(ways, given, before, again)
                 if wrong:
                     return evolve(by_default, max_abs_err=error, why=wrong), fused
                 samples, attended = _in_turns(
-                    {name: way.replay for name, way in ways.items()}, inputs, again, self.limit_ms
+                    {name: way.replay for name, way in ways.items()}, given, again, self.limit_ms
                 )
         except Exception as error:  # noqa: BLE001 - whatever a kernel raises, it must not end a call that has succeeded
             return evolve(by_default, why=f"unfused it cannot be run: {str(error).partition(chr(10))[0]}"), fused
@@ -91,23 +98,23 @@ class Contest:
             why = f"{FEWEST_ROUNDS} rounds take longer than target.measure_ms={self.limit_ms:g}"
             return evolve(by_default, max_abs_err=error, why=why), fused
         found = evolve(of_samples(self.key, samples, attended), max_abs_err=error)
-        return found, ways[found.winner]
+        return found, fused if found.winner == FUSED else ways[UNFUSED]
+
+
+def _made_anew(copies: Mapping[int, torch.Tensor], before: Mapping[int, torch.Tensor]) -> None:
+    """The copies of inputs as these were before the call."""
+    with torch.no_grad():
+        for index, value in before.items():
+            copies[index].copy_(value)
 
 
 @contextmanager
-def _put_back(inputs: Sequence[Any], before: Mapping[int, torch.Tensor]) -> Iterator[Callable[[], None]]:
-    """What makes the inputs what they were before the call; in the end they are as the call left them."""
-    after = {index: inputs[index].clone() for index in before}
-
-    def lay(values: Mapping[int, torch.Tensor]) -> None:
-        with torch.no_grad():
-            for index, value in values.items():
-                inputs[index].copy_(value)
-
+def _lying(recording: CapturedGraph, copies: Sequence[Any], inputs: Sequence[Any]) -> Iterator[CapturedGraph]:
+    """The recording for inputs that lie elsewhere; at the end its plan has them where they were."""
     try:
-        yield lambda: lay(before)
+        yield recording.moved(copies, Arena())
     finally:
-        lay(after)
+        lie_at(recording.plan, inputs)
 
 
 def _compared(

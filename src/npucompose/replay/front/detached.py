@@ -24,6 +24,7 @@ from npucompose.replay.executor.native import Call
 from npucompose.replay.front.arguments import DetachError, _Arguments, _described, _Results, _shares, _taken
 from npucompose.replay.front.owners import Kept, content_of, kept_by, standing
 from npucompose.replay.interface import Constants, Recording, watching
+from npucompose.replay.state import call_mode, stance_entry
 
 _grad_is_enabled = torch.is_grad_enabled
 Outputs = Literal["reuse", "keep"]
@@ -33,8 +34,8 @@ Outputs = Literal["reuse", "keep"]
 class DetachedHandle:
     """`handle(*args, **kwargs)` is the call it was made of, for arguments of the same structure, shapes and numbers.
 
-    Raises SignatureError for others, for another autocast, grad or inference mode, and where a tensor that a module
-    keeps was replaced by another. Results lie in the recording's buffers: with `outputs="reuse"` the next call
+    Raises SignatureError for others, where anything of `replay.state.call_mode` is another, and where a tensor that a
+    module keeps was replaced by another. Results lie in the recording's buffers: with `outputs="reuse"` the next call
     overwrites them, and warns once when it overwrites one that is still held; with "keep" it leaves them alone.
     """
 
@@ -74,7 +75,7 @@ class DetachedHandle:
         """For a tuple of the tensors that `flatten` found in other arguments: keywords, lists, constants."""
         weights = None if constants is None else constants.native
         if results.shape is not None and isinstance(captured, CapturedGraph) and (weights or not constants):
-            reuse = outputs == "reuse"
+            reuse, entries = outputs == "reuse", [*entries, stance_entry()]
             if self._bare_count >= 0:
                 self._call = captured.caller(held, taken, results.shape, entries, reuse, weights)
             else:
@@ -258,19 +259,6 @@ def call_and_detach(
             raise
         return results[0], error
     return results[0], handle
-
-
-def call_mode() -> dict[str, Any]:
-    """What of a thread's modes decides what torch.compile makes of a call."""
-    autocast = {
-        f"torch.autocast({device!r})": torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
-        for device in ("cpu", "cuda")
-    }
-    return {
-        "torch.is_grad_enabled()": torch.is_grad_enabled(),
-        "torch.is_inference_mode_enabled()": torch.is_inference_mode_enabled(),
-        **autocast,
-    }
 
 
 def modules_of(model: Callable[..., Any]) -> list[nn.Module]:

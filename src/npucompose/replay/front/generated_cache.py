@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypedDict
 
 import torch
@@ -80,15 +80,15 @@ class GeneratedCache(AsCompiled):
     ) -> CapturedGraph:
         """What this recording and later ones are made of is decided now."""
 
-        def unfused() -> CapturedGraph:
+        def unfused(given: Sequence[Any]) -> CapturedGraph:
             """In memory of its own: what does not stay leaves the common pool as it was."""
-            return CapturedGraph.capture(contest.unfused, inputs, **{**self._recording, "arena": Arena()})
+            return CapturedGraph.capture(contest.unfused, given, **{**self._recording, "arena": Arena()})
 
         recording = contest.won(fused, unfused, inputs, before)
         if recording is fused:
             return fused
         self._unfused = contest.unfused
-        return CapturedGraph.from_plan(recording.plan, inputs, **self._recording)
+        return recording.moved(inputs, self.arena)
 
     @property
     def _recording(self) -> How:

@@ -10,21 +10,23 @@ from typing import Any
 
 import attrs
 import torch
-from attrs import define
 from torch import fx
 from torch.utils._python_dispatch import _disable_current_modes
 
 from npucompose.graphs.recordable import refused_by_recordings
 from npucompose.replay import gate
-from npucompose.replay.captured_graph import CapturedGraph, PlanCache
+from npucompose.replay.captured_graph import CapturedGraph
 from npucompose.replay.counted import CountedNumbers
 from npucompose.replay.executor.trial import ExecutorName, PlanTrial
+from npucompose.replay.front.overlapping import Overlapping
+from npucompose.replay.front.recordings import Entry, Recordings
 from npucompose.replay.front.segments import Segmented, nodes_of, prepared
 from npucompose.replay.gate import Refused
 from npucompose.replay.interface import (
     Admission,
     LowerRequest,
     Recording,
+    RunAsEager,
     SeenCall,
     WhenFull,
     WhenNew,
@@ -33,10 +35,11 @@ from npucompose.replay.interface import (
     wants_numbers,
     watchers,
 )
-from npucompose.replay.memory.arena import Arena, fork_safe_lock
+from npucompose.replay.memory.arena import Arena, fork_safe_lock, memory_errors_in_words
 from npucompose.replay.memory.inputs import signature
 from npucompose.replay.plan import Workers
-from npucompose.results.graphs import Partition
+from npucompose.replay.state import have_tangents
+from npucompose.results.graphs import Outside, Partition
 from npucompose.results.measured import CallStatistics
 from npucompose.schema.experiment import Partial
 from npucompose.schema.sizes import MemoryBound
@@ -46,18 +49,6 @@ WITHIN_A_REPLAY = (
     "an operator of a recorded graph calls a compiled graph whose recordings lie in the same memory: that one runs "
     "without replay there. target.pool=graph gives each graph memory of its own."
 )
-
-
-@define(eq=False)
-class _Entry:
-    """A recording in a cache."""
-
-    recording: Recording
-    glance: Hashable
-    used: int
-    """The number of the call that used it last."""
-    replay_s: float = 0.0
-    """What a replay takes, by the last one that was timed."""
 
 
 class GraphCache:
@@ -105,11 +96,7 @@ class GraphCache:
         self.last: Recording | None = None
         """The recording used last; None before the first call and after an eager one."""
         self.admission = Admission(when_new)
-        self._entries: list[_Entry] = []
-        """The one used last stands last."""
-        self._by_glance: dict[Hashable, list[_Entry]] = {}
-        self._plans = PlanCache()
-        """Of recordings that others replaced."""
+        self.recordings = Recordings()
         self._steady: Recording | None = None
         """The recording that the last call met and the next one is expected to meet: it is asked first."""
         self._again = 0
@@ -117,10 +104,13 @@ class GraphCache:
         self._hits = self._replacements = self._eager = 0
         self._cost_s = self._cost_again_s = 0.0
         """What a capture takes, and what it takes where the plan was cached, each by the last one."""
+        self.overlapping = Overlapping(request)
         self.counted = request.counted or CountedNumbers.from_graph(request.graph_module.graph)
         """Numbers that belong to no signature; None where there are none."""
         self._moving: tuple[int, ...] | None = None
         """Inputs that are no parameters."""
+        self._unrecorded: dict[Hashable, Outside] = {}
+        """Signatures, at a glance, whose calls cannot be recorded for their size."""
         self._warned: set[str] = set()
         self._lock = fork_safe_lock()
 
@@ -128,7 +118,7 @@ class GraphCache:
     def captured(self) -> list[Recording]:
         """All recordings, the one used last stands last; after them those of the parts where the graph is cut."""
         parts = () if self.segmented is None else self.segmented.captured
-        return [*(entry.recording for entry in self._entries), *parts]
+        return [*(entry.recording for entry in self.recordings), *parts]
 
     @property
     def statistics(self) -> CallStatistics:
@@ -168,16 +158,20 @@ class GraphCache:
         if gate.has_onlookers():  # who wants to see every operator does
             self._eager += 1
             return None, self._as_it_is(inputs)
+        if have_tangents(inputs):
+            return None, self._as_traced(inputs)
         with self._lock:  # two threads with one new signature make one recording
             call = self._settle()
             glance = self._at_a_glance(inputs)
             begun = perf_counter()
-            for entry in reversed(self._by_glance.get(glance, ())):
+            for entry in self.recordings.alike(glance):
                 outputs = self._replayed(entry.recording, inputs)
                 if outputs is not None:
                     entry.replay_s = perf_counter() - begun
                     self._use(entry, call)
                     return entry.recording, outputs
+            if self.segmented is None and self.overlapping.meet(inputs):
+                raise RunAsEager
             if self.segmented is None and self._makes_place(glance, inputs):
                 return self._capture(inputs, glance, call)
             self.last = self._steady = None
@@ -214,8 +208,8 @@ class GraphCache:
 
     def _settle(self) -> int:
         """Book the calls that met the steady recording; the number of the call that comes now."""
-        if self._again and self._entries:
-            steady = self._entries[-1]
+        if self._again and self.recordings:
+            steady = self.recordings.newest
             self._hits += self._again
             self.admission.calls_s += self._again * steady.replay_s
             self._again = 0
@@ -233,24 +227,20 @@ class GraphCache:
         except RuntimeError:  # not every kind of tensor has one
             return tuple([type(value) for value in values])
 
-    def _use(self, entry: _Entry, call: int) -> None:
+    def _use(self, entry: Entry, call: int) -> None:
         self._hits += 1
         self.admission.calls_s += entry.replay_s
-        entry.used = call
-        if entry is not self._entries[-1]:
-            self._entries.remove(entry)
-            self._entries.append(entry)
+        self.recordings.use(entry, call)
         # Where signatures take turns, the one before is not asked first: its no takes longer than finding the right.
         self._steady = entry.recording if self.last is entry.recording else None
         self.last = entry.recording
 
     def _makes_place(self, glance: Hashable, inputs: list[Any]) -> bool:
         """Whether a signature gets a recording; the one that has to go for it is gone then."""
-        if not self._is_worth_it(glance, inputs):
+        if glance in self._unrecorded or not self._is_worth_it(glance, inputs):
             return False
         if self._is_full():
-            self._plans.keep(self._entries[0].glance, self._entries[0].recording, wanted=glance)
-            self._drop(self._entries[0])
+            self.recordings.replace_oldest(wanted=glance)
             self._replacements += 1
         return True
 
@@ -261,18 +251,11 @@ class GraphCache:
             return False
         if is_watched():
             return True
-        cost_s = self._cost_again_s if glance in self._plans else self._cost_s
-        return self.admission.admits(glance, cost_s, self._entries[0].used if full else None)
+        cost_s = self._cost_again_s if glance in self.recordings.plans else self._cost_s
+        return self.admission.admits(glance, cost_s, self.recordings.oldest.used if full else None)
 
     def _is_full(self) -> bool:
-        return len(self._entries) >= self.capture_limit
-
-    def _drop(self, entry: _Entry) -> None:
-        self._entries.remove(entry)
-        alike = self._by_glance[entry.glance]
-        alike.remove(entry)
-        if not alike:
-            del self._by_glance[entry.glance]
+        return len(self.recordings) >= self.capture_limit
 
     def adopt(self, recording: Recording, glance: Hashable) -> None:
         """A recording of this graph that somebody else has made; `glance` is the tuple of the inputs' shapes."""
@@ -283,20 +266,24 @@ class GraphCache:
         """Let all recordings go."""
         with self._lock:
             self._settle()
-            self._entries.clear()
-            self._by_glance.clear()
-            self._plans.clear()
+            self.recordings.clear()
+            self._unrecorded.clear()
             self.last = self._steady = None
 
     def is_within_a_replay(self) -> bool:
         """This thread is replaying what lies in the same memory: an operator of that graph has called this one."""
         return self.arena.is_mine()
 
+    def _as_traced(self, inputs: list[Any]) -> list[Any]:
+        """The graph with its operators, where a compiler's kernels would not do."""
+        self._eager += 1
+        return self._as_it_is(inputs)
+
     def _as_it_is(self, inputs: list[Any]) -> list[Any]:
         return list(self.request.graph_module.forward(*inputs))
 
     def _capture(self, inputs: list[Any], glance: Hashable, call: int) -> tuple[Recording | None, list[Any]]:
-        captured = self._plans.recording(glance, inputs)
+        captured = self.recordings.plans.recording(glance, inputs)
         outputs = self._replayed(captured, inputs) if captured is not None else None
         if captured is not None and outputs is not None:
             self._cost_again_s = captured.seconds
@@ -307,6 +294,8 @@ class GraphCache:
         except Refused as refusal:
             if self.partial == "refuse":
                 raise
+            if refusal.node is None and refusal.index < 0:
+                return None, self._too_large(refusal, glance, inputs)
             return None, self._cut(refusal, inputs)
         self._cost_s = captured.seconds
         self._cost_again_s = self._cost_again_s or captured.seconds
@@ -316,23 +305,33 @@ class GraphCache:
         return captured, outputs
 
     def _keep(self, captured: Recording, glance: Hashable, call: int) -> None:
-        entry = _Entry(captured, glance, call)
-        self._entries.append(entry)
-        self._by_glance.setdefault(glance, []).append(entry)
+        self.recordings.add(Entry(captured, glance, call))
         self.admission.captured(glance, captured.seconds)
         self.last = captured
         self._steady = None  # the first replay is timed
 
     def _cut(self, refusal: Refused, inputs: list[Any]) -> list[Any]:
-        """Everything but what was refused is recorded, in parts, from the next call on."""
+        """Everything but what was refused is recorded, in parts, from the next call on; an input that no operator reads
+        belongs to none of them."""
         found = nodes_of(refusal, self.request.graph_module.graph)
-        if not found:
+        if gate.reads_freed_memory(refusal, found, inputs):
             raise refusal
         segmented = Segmented(self.request, found, self.alike, clone_output=self.clone_output)
         outputs = refusal.outputs if refusal.outputs is not None else segmented(inputs)
         self.segmented = segmented
         self.last = self._steady = None
         return outputs
+
+    def _too_large(self, refusal: Refused, glance: Hashable, inputs: list[Any]) -> list[Any]:
+        """Calls of this signature run the graph as it is."""
+        self._warn_once(
+            "too large", lambda: f"a call is not recorded: {refusal.reason}. Calls of its sizes run as they are."
+        )
+        self._unrecorded[glance] = Outside.whole_graph(refusal.reason)
+        if refusal.outputs is not None:
+            return refusal.outputs
+        with memory_errors_in_words():
+            return self._as_it_is(inputs)
 
     def alike(self, request: LowerRequest) -> GraphCache:
         """A cache for a part of this graph, whose results the caller does not see as they are."""
@@ -350,7 +349,10 @@ class GraphCache:
 
     def partition(self) -> Partition:
         """How the graph is cut; a graph that is not has one segment."""
-        return Partition() if self.segmented is None else self.segmented.partition()
+        if self.segmented is not None:
+            return self.segmented.partition()
+        outside = tuple(self._unrecorded.values())
+        return Partition(segments=1 if self.recordings or not outside else 0, outside=outside)
 
     def recorded(self, inputs: list[Any]) -> tuple[Recording, list[Any]]:
         """A recording of the graph for the signature of `inputs`, and the results of the call that was recorded."""

@@ -23,8 +23,9 @@ from npucompose.graphs.effects import control, is_functional_call, is_getitem, i
 from npucompose.graphs.recordable import outside_of, refused_by_recordings
 from npucompose.replay.capture import updates
 from npucompose.replay.capture.updates import write_in_place
+from npucompose.replay.front.overlapping import Overlapping
 from npucompose.replay.gate import Refused
-from npucompose.replay.interface import LowerRequest, Recording, SeenCall, note, watchers
+from npucompose.replay.interface import LowerRequest, Recording, RunAsEager, SeenCall, note, watchers
 from npucompose.replay.operands import storage_of
 from npucompose.results.graphs import Partition
 from npucompose.results.measured import CallStatistics
@@ -264,7 +265,7 @@ def nodes_of(refusal: Refused, graph: fx.Graph) -> dict[fx.Node, str]:
     if refusal.node is not None:
         return {refusal.node: refusal.reason}
     given = graph.find_nodes(op="placeholder")[refusal.index]
-    return {node: refusal.reason for node in given.users if node.op == "call_function" and not is_getitem(node)}
+    return {node: refusal.reason for node in given.users if node.op != "output"}
 
 
 class Segmented:
@@ -289,6 +290,7 @@ class Segmented:
         self._placeholders = graph.find_nodes(op="placeholder")
         self._static = frozenset(node for i, node in enumerate(self._placeholders) if i in request.static_inputs)
         self._clone = clone_output
+        self._overlapping = Overlapping(request)
         self._outside = tuple(outside_of(node, reason) for node, reason in refused.items())
         self._steps = [(part, self._callable(part, request, make)) for part in parts_of(request.graph_module, refused)]
         self.caches = [call for part, call in self._steps if part.recorded]
@@ -299,9 +301,12 @@ class Segmented:
             return lambda values: forward(*values)
         static = frozenset(i for i, node in enumerate(part.inputs) if node in self._static)
         examples = tuple(node.meta.get("val") for node in part.inputs)
-        return make(attrs.evolve(request, graph_module=part.module, example_inputs=examples, static_inputs=static))
+        of_part = {"graph_module": part.module, "example_inputs": examples, "static_inputs": static}
+        return make(attrs.evolve(request, **of_part, written=None, eager_at_hand=False))
 
     def __call__(self, inputs: Sequence[Any]) -> list[Any]:
+        if self._overlapping.meet(inputs):
+            raise RunAsEager
         if watchers:
             note(SeenCall(None, list(inputs), [], 0, cut=self.partition().words))
         values: dict[fx.Node, Any] = dict(zip(self._placeholders, inputs, strict=True))

@@ -26,7 +26,7 @@ from weakref import WeakSet
 import torch
 from attrs import Factory, define, field, frozen
 
-from npucompose.errors import CaptureError
+from npucompose.replay.gate import Refused
 from npucompose.replay.memory.placement import Lifetimes, groups_of, parted
 from npucompose.replay.operands import alias_of, over
 from npucompose.replay.plan import Plan, PlanSlot, Root, Threads
@@ -39,15 +39,16 @@ _ASKED = re.compile(r"can't allocate memory: you tried to allocate (\d+) bytes")
 
 @contextlib.contextmanager
 def memory_errors_in_words() -> Iterator[None]:
-    """CaptureError where torch's allocator finds no memory; whatever was made by then goes with the error."""
+    """Refused where torch's allocator finds no memory; whatever was made by then goes with the error."""
     try:
         yield
     except RuntimeError as error:
         if (found := _ASKED.search(str(error))) is None:
             raise
-        raise CaptureError(
-            f"cannot capture: there is no memory for a buffer of {found[1]} bytes. "
-            "Use smaller inputs, fewer signatures (capture_limit) or mode=eager."
+        words = f"there is no memory for a buffer of {found[1]} bytes"
+        raise Refused(
+            f"cannot capture: {words}. Use smaller inputs, fewer signatures (capture_limit) or mode=eager.",
+            reason=words,
         ) from error
 
 
@@ -305,7 +306,7 @@ class Memory:
 def within(bound: MemoryBound, plan: Plan, threads: Threads | None, why: str) -> tuple[Threads | None, str, bool]:
     """(the threads that keep to `bound`, or None and why they do not, whether one stream would not).
 
-    CaptureError where the steps take more even one after the other.
+    Refused where the steps take more even one after the other.
     """
     alone = pool_bytes(plan, None)
     most = bound.nbytes(alone)
@@ -314,10 +315,9 @@ def within(bound: MemoryBound, plan: Plan, threads: Threads | None, why: str) ->
         return threads, why, alone > most
     if threads is not None and alone <= most:
         return None, f"streams take {as_bytes(taken)}, more than streams.max_memory={bound.text}", False
-    raise CaptureError(
-        f"cannot capture: the intermediate results take {as_bytes(alone)} one after the other, more than "
-        f"streams.max_memory={bound.text}. Raise it or make the inputs smaller."
-    )
+    taken_in_words = f"{as_bytes(alone)} one after the other"
+    words = f"the intermediate results take {taken_in_words}, more than streams.max_memory={bound.text}"
+    raise Refused(f"cannot capture: {words}. Raise it or make the inputs smaller.", reason=words)
 
 
 def pool_bytes(plan: Plan, threads: Threads | None) -> int:

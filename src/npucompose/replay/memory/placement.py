@@ -75,7 +75,7 @@ class Lifetimes:
         uses: dict[int, list[int]] = {}
         if threads is not None:
             for position, step in enumerate(plan.steps):
-                for operand, _ in step.touched():
+                for operand in (*step.operands, *step.made):
                     uses.setdefault(id(plan.root_of(operand)), []).append(position)
         return cls(threads=threads, uses=uses)
 

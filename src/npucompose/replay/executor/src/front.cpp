@@ -1,6 +1,8 @@
 #include "front.h"
 
+#include <ATen/PythonTorchFunctionTLS.h>
 #include <ATen/autocast_mode.h>
+#include <c10/core/DefaultDtype.h>
 #include <c10/core/GradMode.h>
 #include <c10/core/InferenceMode.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
@@ -13,6 +15,11 @@
 #include "weights.h"
 
 namespace py = pybind11;
+
+// From torch/csrc/jit/python/pybind_utils.h (see module.cpp).
+namespace torch::jit {
+TORCH_PYTHON_API py::object toPyObject(c10::IValue value);
+}
 
 namespace npucompose {
 namespace {
@@ -80,9 +87,13 @@ struct CallMode {
   bool grad = c10::GradMode::is_enabled(), inference = c10::InferenceMode::is_enabled();
   bool autocast = at::autocast::is_autocast_enabled(at::kCPU);
   at::ScalarType dtype = autocast ? at::autocast::get_autocast_dtype(at::kCPU) : at::kFloat;
+  caffe2::TypeMeta by_default = c10::get_default_dtype();
+  bool deterministic = at::globalContext().deterministicAlgorithms();
+  int64_t overriding = at::impl::PythonTorchFunctionTLS::stack_len();
 
   bool operator==(const CallMode& other) const {
-    return grad == other.grad && inference == other.inference && autocast == other.autocast && dtype == other.dtype;
+    return grad == other.grad && inference == other.inference && autocast == other.autocast && dtype == other.dtype &&
+        by_default == other.by_default && deterministic == other.deterministic && overriding == other.overriding;
   }
 };
 
@@ -125,9 +136,10 @@ class Front {
  public:
   Front(
       std::shared_ptr<Recording> recording, const py::list& inputs, const std::vector<size_t>& memory,
-      const py::list& outputs, py::object admit, py::object give_back, std::shared_ptr<Turns> turns)
+      const py::list& outputs, py::object admit, py::object give_back, py::object go_on, std::optional<bool> fills,
+      std::shared_ptr<Turns> turns)
       : recording_(std::move(recording)), admit_(std::move(admit)), give_back_(std::move(give_back)),
-        turns_(std::move(turns)) {
+        go_on_(std::move(go_on)), fills_(fills), turns_(std::move(turns)) {
     for (const auto& item : inputs) inputs_.push_back(input_of(item.cast<py::dict>()));
     size_t nbytes = 0;
     for (const Input& input : inputs_) nbytes += input.nbytes;
@@ -140,12 +152,12 @@ class Front {
 
   // The outputs, or None, with nothing done: these are not the recording's inputs, or this thread may not replay.
   py::object replay(const py::tuple& given, Earlier earlier) {
-    if (has_onlookers()) return py::none();
     const Given inputs = items_of(given);
+    if (is_other_state(inputs)) return py::none();
     const Turns::Turn turn(*turns_);
     if ((again_ || !is_known(inputs)) && !is_admitted(given)) return py::none();
     leave_held(inputs, earlier);
-    run(inputs, earlier);
+    if (const py::object left = run(inputs, earlier)) return left;
     if (again_) give_back_(given);
     else note_writes(inputs);
     return outputs_of(inputs, given, PyList_New(count()));
@@ -154,11 +166,14 @@ class Front {
   // The same where nobody has to be asked: all outputs in a tuple or a list, or the one that `only` names. None, with
   // nothing done, also where only `admit` could tell.
   py::object replay_unasked(Given inputs, Row result, size_t only, Earlier earlier) {
-    if (has_onlookers()) return py::none();
+    if (is_other_state(inputs)) return py::none();
     const Turns::Turn turn(*turns_);
     if (again_ || !is_known(inputs)) return py::none();
     leave_held(inputs, earlier);
-    run(inputs, earlier);
+    if (const py::object left = run(inputs, earlier)) {
+      if (result == Row::list) return left;
+      return result == Row::one ? py::object(left[py::int_(only)]) : py::object(py::tuple(left));
+    }
     note_writes(inputs);
     if (result == Row::one) return py::reinterpret_steal<py::object>(check(made_of(outputs_[only], inputs, c10::InferenceMode::is_enabled())));
     return outputs_of(inputs, {}, result == Row::tuple ? PyTuple_New(count()) : PyList_New(count()));
@@ -333,7 +348,29 @@ class Front {
     return true;
   }
 
-  void run(Given given, Earlier earlier) {
+  // What no key of a tensor shows: replay/gate.py has the table of it.
+  bool is_other_state(Given inputs) const {
+    return has_onlookers() || have_tangents(inputs) || (fills_ && *fills_ != fills_empty_memory());
+  }
+
+  // Null, or the outputs of a call that left the recording: Note [Results as they were recorded].
+  py::object run(Given given, Earlier earlier) {
+    try {
+      replay_steps(given, earlier);
+      return {};
+    } catch (const OtherResults& other) {
+      py::list returned, registers, inputs;
+      for (const c10::IValue& value : other.returned) returned.append(torch::jit::toPyObject(value));
+      for (c10::IValue& value : recording_->registers) {
+        registers.append(value.isTensor() ? py::cast(value.toTensor()) : py::none());
+        value = c10::IValue();
+      }
+      for (PyObject* object : given) inputs.append(py::reinterpret_borrow<py::object>(object));
+      return go_on_(other.step, returned, other.side_by_side ? py::none() : py::object(registers), inputs);
+    }
+  }
+
+  void replay_steps(Given given, Earlier earlier) {
     const Owners owners(*recording_, inputs_, given, memory_, earlier);
     const py::gil_scoped_release release;
     const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
@@ -376,7 +413,8 @@ class Front {
   size_t idle_ = 0;
   bool spares_ = false, warned_ = false, fell_back_ = false;
   std::vector<std::pair<size_t, uintptr_t>> moved_;
-  py::object admit_, give_back_;
+  py::object admit_, give_back_, go_on_;
+  std::optional<bool> fills_;  // whether memory without a value was filled at capture; none where there is none
   bool again_ = false, cold_ = false;
   std::shared_ptr<Turns> turns_;
 };
@@ -474,7 +512,7 @@ py::object call(Call& call, PyObject* arguments) { return call(py::reinterpret_b
 void add_front(py::module_& module) {
   py::class_<Front, std::shared_ptr<Front>>(module, "Front", py::module_local())
       .def(py::init<std::shared_ptr<Recording>, const py::list&, const std::vector<size_t>&, const py::list&, py::object,
-                    py::object, std::shared_ptr<Turns>>())
+                    py::object, py::object, std::optional<bool>, std::shared_ptr<Turns>>())
       .def("replayer", [](std::shared_ptr<Front> self, bool reuse) {
         using Self = std::shared_ptr<Front>;
         return reuse ? function_of<Self, replay<Earlier::reuse>>(std::move(self))

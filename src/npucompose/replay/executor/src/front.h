@@ -10,11 +10,14 @@
 
 namespace npucompose {
 
-// Front(recording, inputs, memory, outputs, admit, give_back, turns).
+// Front(recording, inputs, memory, outputs, admit, give_back, go_on, fills, turns).
 //
 // inputs: for each, a dict(tensor, fixed, written, from_zero, lent) or dict(value). memory: bytes of each output buffer. outputs:
 // ("buffer", number of a memory, tensor, the same as an inference tensor), ("clone", …) likewise, ("input", i),
-// ("output", i) or ("made", function of inputs and the outputs before it). turns: shared with every recording that uses
+// ("output", i) or ("made", function of inputs and the outputs before it). go_on(step, returned, registers, inputs) gives
+// the outputs where the operator of a step returned other tensors than it was recorded with (registers: None where it ran
+// beside other streams, of which nothing is known then). fills: whether memory without
+// a value is filled (None: the recording has none). turns: shared with every recording that uses
 // the same memory in between.
 //
 // .replayer(reuse): replay(inputs) -> the list of outputs, or None when `admit` says that these inputs are not the
@@ -26,7 +29,7 @@ namespace npucompose {
 // .caller(held, taken, result, entries, reuse, weights): call(arguments), for inputs that are `held`, but for those that
 // `taken`, [(input, argument)], names. The result: all outputs in a row of the type `result`, or the one with that number.
 // entries: (dict, name, tensor) that must still be so; weights: a Weights that must hold, or None. None, with nothing done,
-// when Python has to look: another signature, another grad mode, inference mode or autocast than when the caller was made,
+// when Python has to look: another signature, another mode of the thread than when the caller was made (replay/state.py),
 // arguments that want gradients, something to copy.
 //
 // Weights: add(tensor, frozen, version, address, sample_at, sample) for each (targets/frozen_weights.py), then hold().

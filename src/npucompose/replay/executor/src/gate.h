@@ -3,9 +3,11 @@
 // compiler, and has the words for who was refused.
 #pragma once
 
+#include <ATen/Context.h>
 #include <ATen/core/Tensor.h>
 #include <c10/core/DispatchKeySet.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
+#include <torch/csrc/autograd/forward_grad.h>
 #include <torch/csrc/autograd/python_variable.h>
 
 #include "extent.h"
@@ -33,6 +35,21 @@ inline bool is_plain(PyObject* object) {
 inline bool has_onlookers() {
   static const c10::DispatchKeySet usual({c10::DispatchKey::BackendSelect, c10::DispatchKey::ADInplaceOrView});
   return !(c10::impl::tls_local_dispatch_key_set().included_ - usual).empty();
+}
+
+// Whether one of `objects` carries a tangent of forward-mode AD, which no key shows and a replay would drop. Levels are
+// the process's own, and mostly there is none: then no tensor is looked at.
+inline bool have_tangents(c10::ArrayRef<PyObject*> objects) {
+  if (!torch::autograd::ForwardADLevel::try_get_by_idx(0)) return false;
+  for (PyObject* object : objects)
+    if (THPVariable_Check(object) && THPVariable_Unpack(object)._fw_grad(0).defined()) return true;
+  return false;
+}
+
+// Whether memory without a value is filled: `torch.use_deterministic_algorithms`, unless the filling is off.
+inline bool fills_empty_memory() {
+  const at::Context& settings = at::globalContext();
+  return settings.deterministicAlgorithms() && settings.deterministicFillUninitializedMemory();
 }
 
 }  // namespace npucompose

@@ -68,10 +68,18 @@ bool computes_into(const Operator& op, const py::list& args, const at::Tensor& o
   return placed_kernel(op.handle, stack, out) != nullptr;
 }
 
+// `given`: for each result a tensor on meta, a list of them or None; empty where nothing is to be looked at.
+ReturnedForms returned_of(const c10::FunctionSchema& schema, const py::list& given) {
+  torch::jit::Stack recorded;
+  for (size_t i = 0; i < given.size(); ++i)
+    recorded.push_back(given[i].is_none() ? c10::IValue() : torch::jit::toIValue(given[i], schema.returns()[i].real_type(), {}));
+  return ReturnedForms(std::move(recorded));
+}
+
 // args: one for each of the schema, None where `filled` ({position: register or list}) says what goes there.
 std::string add(
     Recording& recording, const Operator& op, const py::list& args, const py::dict& filled, const py::list& results,
-    std::vector<int> dying, std::vector<int64_t> lent, bool direct) {
+    std::vector<int> dying, std::vector<int64_t> lent, const py::list& returns, bool direct) {
   const c10::FunctionSchema& schema = op.handle.schema();
   std::vector<Filled> fills;
   for (const auto& [position, made_of] : filled)
@@ -84,7 +92,8 @@ std::string add(
   std::vector<Result> kept;
   for (const auto& result : results) kept.push_back(result_of(result));
   return recording.add(
-      op.handle, std::move(stack), std::move(fills), std::move(kept), std::move(dying), std::move(lent), direct);
+      op.handle, std::move(stack), std::move(fills), std::move(kept), std::move(dying), std::move(lent),
+      returned_of(schema, returns), direct);
 }
 
 }  // namespace

@@ -30,29 +30,40 @@ class Boxed final : public Kernel {
  public:
   Boxed(
       Recording& owner, c10::OperatorHandle op, Stack args, std::vector<Filled> filled, std::vector<Result> results,
-      std::vector<int> dying, std::vector<int64_t> lent)
+      std::vector<int> dying, std::vector<int64_t> lent, size_t step, ReturnedForms returns = {})
       : owner_(owner), op_(std::move(op)), args_(std::move(args)), filled_(std::move(filled)),
-        results_(std::move(results)), dying_(std::move(dying)), lent_(std::move(lent)),
-        of_others_(is_of_others(op_)) {}
+        results_(std::move(results)), dying_(std::move(dying)), lent_(std::move(lent)), step_(step),
+        returns_(std::move(returns)), of_others_(is_of_others(op_)) {
+    // A list is shared by those who hold it, and some operators write theirs (`_unsafe_masked_index` its indices).
+    for (size_t i = 0; i < args_.size(); ++i)
+      if (args_[i].isOptionalTensorList() || (of_others_ && args_[i].isList())) lists_.push_back(i);
+  }
 
   void run() override {
     stack_.assign(args_.begin(), args_.end());
+    for (size_t position : lists_) stack_[position] = stack_[position].toList().copy();
     for (const Filled& filled : filled_) stack_[filled.position] = value_of(filled);
-    if (of_others_) call_with_lent_operands();
-    else op_.callBoxed(stack_);
+    const bool left_inputs = of_others_ ? call_with_lent_operands() : (op_.callBoxed(stack_), true);
+    if (!left_inputs || !returns_.match(stack_)) throw OtherResults(step_, std::exchange(stack_, {}));
     for (size_t i = 0; i < results_.size(); ++i) keep(results_[i], stack_[i]);
     stack_.clear();
     for (int number : dying_) owner_.registers[number] = c10::IValue();
   }
 
  private:
-  void call_with_lent_operands() {
+  // Whether the inputs lie where they did: an operator may free or move what it is given.
+  bool call_with_lent_operands() {
     std::vector<at::Tensor> owners;
     for (int64_t index : lent_) owners.push_back(owner_.owners.at(index));
+    std::vector<std::pair<const void*, size_t>> places;
+    for (const at::Tensor& owner : owners) places.emplace_back(owner.storage().data(), owner.storage().nbytes());
     LentOperands lent(owners, owner_.results);
     for (c10::IValue& value : stack_) lent.lend(value);
     op_.callBoxed(stack_);
     lent.take_back();
+    for (size_t i = 0; i < owners.size(); ++i)
+      if (owners[i].storage().data() != places[i].first || owners[i].storage().nbytes() < places[i].second) return false;
+    return true;
   }
 
   c10::IValue value_of(const Filled& filled) const {
@@ -93,6 +104,9 @@ class Boxed final : public Kernel {
   std::vector<Result> results_;
   std::vector<int> dying_;
   std::vector<int64_t> lent_;
+  std::vector<size_t> lists_;  // arguments
+  size_t step_;
+  ReturnedForms returns_;
   bool of_others_;
 };
 
@@ -174,7 +188,8 @@ Recording::Recording() : settings_(product_settings()), forks_(Forkable::forks()
 
 std::string Recording::add(
     const c10::OperatorHandle& op, Stack args, std::vector<Filled> filled, std::vector<Result> results,
-    std::vector<int> dying, std::vector<int64_t> lent, bool direct) {
+    std::vector<int> dying, std::vector<int64_t> lent, ReturnedForms returns, bool direct) {
+  const size_t step = steps_.size();
   const auto grow = [this](int number) {
     if (number >= static_cast<int>(registers.size())) registers.resize(number + 1);
   };
@@ -195,14 +210,14 @@ std::string Recording::add(
   const at::Tensor place = place_of(op, args, results);
   if (direct && filled.empty() && place.defined()) {
     if (KernelPtr packed = placed_kernel(op, args, place)) {
-      auto boxed = std::make_unique<Boxed>(*this, op, args, filled, results, dying, lent);
+      auto boxed = std::make_unique<Boxed>(*this, op, args, filled, results, dying, lent, step);
       kernel = std::make_unique<PackedProduct>(*this, op, std::move(packed), std::move(boxed));
       follow(*kernel, place);
       name = "packed";
     }
   } else if (direct && filled.empty() && results.empty()) {
     if (KernelPtr blas = blas_kernel(op, args)) {
-      auto boxed = std::make_unique<Boxed>(*this, op, args, filled, results, dying, lent);
+      auto boxed = std::make_unique<Boxed>(*this, op, args, filled, results, dying, lent, step);
       kernel = std::make_unique<Product>(*this, std::move(blas), std::move(boxed));
       name = "blas";
     } else if ((kernel = held_kernel(op, args))) {
@@ -213,7 +228,8 @@ std::string Recording::add(
     follow(*kernel, args);
   } else {
     kernel = std::make_unique<Boxed>(
-        *this, op, std::move(args), std::move(filled), std::move(results), std::move(dying), std::move(lent));
+        *this, op, std::move(args), std::move(filled), std::move(results), std::move(dying), std::move(lent), step,
+        std::move(returns));
   }
   steps_.push_back(std::move(kernel));
   return name;
@@ -302,7 +318,7 @@ bool Recording::run_steps(bool side_by_side, std::vector<Span>* spans) {
   // Threads that kernels shared their work with were the parent's: a child of fork() would wait for them for ever.
   std::optional<OneThread> quiet;
   if (Forkable::forks() != forks_) quiet.emplace();
-  const bool ran = side_by_side && streams_ && streams_->run(spans);
+  const bool ran = side_by_side && streams_ && run_streams(spans);
   if (!ran) {
     for (size_t i = 0; i < steps_.size(); ++i) {
       if (spans) (*spans)[i].first = now_ns();
@@ -312,6 +328,16 @@ bool Recording::run_steps(bool side_by_side, std::vector<Span>* spans) {
   }
   for (int number : kept_) registers[number] = c10::IValue();
   return ran;
+}
+
+bool Recording::run_streams(std::vector<Span>* spans) {
+  try {
+    return streams_->run(spans);
+  } catch (OtherResults& other) {
+    other.side_by_side = true;
+    streams_.reset();
+    throw;
+  }
 }
 
 std::vector<int64_t> Recording::took(int64_t rounds) {

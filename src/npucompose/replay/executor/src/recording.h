@@ -11,6 +11,7 @@
 
 #include "kernel.h"
 #include "own_thread.h"
+#include "returned.h"
 #include "streams.h"
 #include "watch.h"
 
@@ -40,10 +41,11 @@ class Recording {
   Recording();
 
   // Append a step; the answer is the way in which it runs: "blas", "held", "packed", "generated" or "boxed" (always, without `direct`). `lent` are
-  // the inputs that it may keep.
+  // the inputs that it may keep; where it returns something else than `returns`, or frees one of these, `run` ends with
+  // OtherResults.
   std::string add(
       const c10::OperatorHandle& op, torch::jit::Stack args, std::vector<Filled> filled, std::vector<Result> results,
-      std::vector<int> dying, std::vector<int64_t> lent, bool direct);
+      std::vector<int> dying, std::vector<int64_t> lent, ReturnedForms returns, bool direct);
 
   // The fixed memory of input `index`, and the address at which it lies now.
   void set_input(int64_t index, const at::Tensor& whole);
@@ -105,6 +107,7 @@ class Recording {
 
   // Whether the streams ran side by side: not where it is not asked for, or the threads have other work.
   bool run_steps(bool side_by_side, std::vector<Span>* spans = nullptr);
+  bool run_streams(std::vector<Span>* spans);
   // Have `kernel` notified when an input or output buffer moves in which one of its operands lies.
   void follow(Kernel& kernel, const torch::jit::Stack& args);
   void follow(Kernel& kernel, const at::Tensor& operand);
