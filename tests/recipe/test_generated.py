@@ -11,7 +11,7 @@ import pytest
 
 from npucompose.errors import ConfigError
 from npucompose.recipe import Imported, import_script, paths
-from npucompose.recipe.imported import _compilations
+from npucompose.recipe.imported import _compilations, _joined
 from npucompose.recipe.reader import reading
 from npucompose.recipe.values import MISSING, CompileCall
 from npucompose.table.structure import flat
@@ -57,9 +57,7 @@ def _is(value: Any, real: Mapping[str, Any], path: str) -> bool:
 def silent(found: Imported, said: Mapping[str, Any], one: Compiled) -> set[str]:
     """What a run sets to another value than the default, and the import neither states nor lists."""
     listed = "\n".join([*found.notes, *map(str, found.unread)])
-    loose = any(
-        words in listed for words in ("not a dict of this script", "in this script", "some of its keys", "known")
-    )
+    loose = any(words in listed for words in ("not a dict of this script", "in this script", "other options", "known"))
     real = recorded(one, one.then)
     names = {path for path, value in real.items() if value != DEFAULTS.get(path, value) and path not in said}
     return set() if loose else {path for path in names if path.rpartition(".")[2] not in listed}
@@ -73,8 +71,8 @@ def compilations(text: str) -> tuple[CompileCall, ...]:
 def check(text: str) -> list[str]:
     """What the import of a script gets wrong, in words."""
     every = compilations(text)
-    told = [import_script(text, compilation=number) for number in range(1, len(every) + 1)]
-    default = import_script(text)
+    facts = reading(ast.parse(text)).facts
+    default, *told = [_joined(facts, compilation=number or None) for number in range(len(every) + 1)]
     problems: list[str] = []
     for run in runs(text):
         for one in run:

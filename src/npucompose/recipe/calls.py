@@ -11,6 +11,8 @@ import ast
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from attrs import evolve
+
 from npucompose.recipe.paths import Paths
 from npucompose.recipe.python_calls import Args, Keywords
 from npucompose.recipe.values import (
@@ -301,10 +303,13 @@ def _options(reader: Paths, made: Config, e: ast.Call, options: Value | None) ->
             reader.option(made, REST, Unknown(why=f"its options are not a dict of this script: {why_not(options)}"), e)
             return
         for name, value in options.items.items():
+            if name == REST:
+                reader.option(made, REST, evolve(value, why=f"it may hold other options: {value}"), e)
+                continue
             at = getattr(value, "node", None)
             line = ast.copy_location(ast.parse(f"options[{name!r}]").body[0], at if hasattr(at, "lineno") else e)
             leaf = LEAVES.get(f"npugraph_ex.{name}")
-            if made.package == "npugraph_ex" or name in (*HOOKS, REST):
+            if made.package == "npugraph_ex" or name in HOOKS:
                 reader.option(made, name, value, line)
             elif leaf is None or leaf.twin is None:
                 reader.unread(line, "torchair takes npugraph_ex's names here, and has no counterpart of this one")

@@ -378,7 +378,8 @@ class Expressions(Paths, ABC):
             for value in (*args, *keywords.values()):
                 self.escape(value, f"line {e.lineno} hands it to code that is not in this script")
         found = called(self, name, e, args, keywords)
-        return evolve(found, either=held_in([*args, *keywords.values()])) if isinstance(found, Unknown) else found
+        opaque = isinstance(found, Unknown) and not found.either
+        return evolve(found, either=held_in([*args, *keywords.values()])) if opaque else found
 
     def _level(self, logger: Logger, args: Sequence[Value], e: ast.Call) -> None:
         level = args[0] if args else Unknown(why="no level is given")

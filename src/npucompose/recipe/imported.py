@@ -56,6 +56,7 @@ REQUIREMENTS = "requirements.txt"
 NO_PINS: Mapping[str, str] = {}
 NAMES = {True: "dynamic", False: "static", None: "auto"}
 PYTHON = ".".join(map(str, sys.version_info[:2]))
+TOO_DEEP = "its calls or expressions lie too deep in each other."
 MOST_SHOWN = 3
 """Lines of a script in which nothing else is found."""
 TILING_SINK = "experimental_config.tiling_schedule_optimize"
@@ -178,12 +179,9 @@ def import_script(
     """
     try:
         tree = ast.parse(source)
-    except (
-        SyntaxError,
-        ValueError,
-        RecursionError,
-        MemoryError,
-    ) as error:  # the last: deeper than Python's parser goes
+    except (RecursionError, MemoryError):
+        raise ConfigError(f"{name}: {TOO_DEEP}") from None
+    except (SyntaxError, ValueError) as error:
         line = f":{error.lineno}" if isinstance(error, SyntaxError) and error.lineno else ""
         raise ConfigError(f"{name}{line} is not Python {PYTHON}: {getattr(error, 'msg', error)}.") from None
     recipe = header.read(source)
@@ -192,7 +190,7 @@ def import_script(
     try:
         read = reading(tree, version or REFERENCE, assumed)
     except RecursionError:
-        raise ConfigError(f"{name}: its calls or expressions lie too deep in each other.") from None
+        raise ConfigError(f"{name}: {TOO_DEEP}") from None
     except TooLong:
         raise ConfigError(f"{name}: its functions call one another so often that reading it would not end.") from None
     facts = read.facts

@@ -329,8 +329,9 @@ class Paths:
     def settle(self) -> None:
         """The assignments that compete, of every configuration, as lines that are not read."""
         for cells in [one.cells for one in (*self.facts.configs, *self.facts.compiles)]:
-            for value, why in unsettled(cells):
-                self.unread(value.node, why)
+            for path, value, why in unsettled(cells):
+                named = path.rpartition(".")[2] in self.short(value.node)
+                self.unread(value.node, why if named else f"{path}: {why}")
 
 
 def alternatives(value: Value) -> Sequence[Value]:

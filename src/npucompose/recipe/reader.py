@@ -137,7 +137,7 @@ class Reader(Expressions):
             self._for(s, scope)
         elif isinstance(s, ast.While):
             self.repeat(LOOP, lambda: (self.value(s.test, scope), self.block(s.body, scope)))
-            self.block(s.orelse, scope)
+            self._otherwise(s, scope)
         elif isinstance(s, (ast.With, ast.AsyncWith)):
             self._with(s, scope)
         elif isinstance(s, (ast.Try, ast.TryStar)):
@@ -200,7 +200,14 @@ class Reader(Expressions):
                 self.block(s.body, scope)
 
             self.repeat(OVER_ARGUMENT if argument else LOOP, body)
-        self.block(s.orelse, scope)
+        self._otherwise(s, scope)
+
+    def _otherwise(self, s: ast.For | ast.AsyncFor | ast.While, scope: Scope) -> None:
+        """The else of a loop, which a break leaves out."""
+        if any(isinstance(n, ast.Break) for n in ast.walk(s)):
+            self.split(LOOP, partial(self.block, s.orelse, scope), lambda: None)
+        else:
+            self.block(s.orelse, scope)
 
     def _with(self, s: ast.With | ast.AsyncWith, scope: Scope) -> None:
         contexts = [self.value(item.context_expr, scope) for item in s.items]

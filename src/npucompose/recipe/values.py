@@ -275,30 +275,31 @@ def competitor(value: Value) -> str:
     return value.name if isinstance(value, Dotted) else "the default"
 
 
+def identity(value: Value) -> Any:
+    """Equal for what is one value; True is not 1."""
+    return (type(value.value), repr(value.value)) if isinstance(value, Const) else value
+
+
 def same(one: Value, other: Value) -> bool:
-    """Whether they are one value; True is not 1."""
-    if isinstance(one, Const) and isinstance(other, Const):
-        return type(one.value) is type(other.value) and one == other
-    return one == other
+    return identity(one) == identity(other)
 
 
 def merge(values: Iterable[Value], why: str, bound: bool = False) -> Value:
     """The value where all are one, else what is known of them; `bound` as of Cells."""
-    parts: list[Value] = []
-    first = Unknown(why=why)
-    closed = True
+    kept: dict[Any, Value] = {}
+    first, closed = Unknown(why=why), True
     for value in values:
-        parts += value.either if isinstance(value, Unknown) and value is not MISSING else (value,)
+        parts: tuple[Value, ...] = (value,)
         if isinstance(value, Unknown) and value is not MISSING:
-            first, closed = (value if first.why == why else first), closed and value.closed
-    kept: list[Value] = []
-    for part in parts:
-        if not (part is MISSING and bound) and not any(same(part, other) for other in kept):
-            kept.append(part)
+            first, closed, parts = value if first.why == why else first, closed and value.closed, value.either
+        for part in parts:
+            if not (part is MISSING and bound):
+                kept.setdefault(identity(part), part)
     if closed and len(kept) < 2:
-        return kept[0] if kept else MISSING
-    few = [part for part in kept if not isinstance(part, Const)] if len(kept) > MOST_LISTED else kept
-    return evolve(first, either=tuple(few), closed=closed and few is kept)
+        return next(iter(kept.values()), MISSING)
+    many = len(kept) > MOST_LISTED
+    either = tuple(part for part in kept.values() if not (many and isinstance(part, Const)))
+    return evolve(first, either=either, closed=closed and not many)
 
 
 class NotKnown(Exception):
@@ -436,12 +437,12 @@ class Facts:
             mine.extend(more) if isinstance(more, list) else mine.update(more)
 
 
-def unsettled(cells: Cells) -> Iterator[tuple[Const, str]]:
-    """Each assignment that competes for an option, and why it is not certain."""
-    for cell in cells.values():
+def unsettled(cells: Cells) -> Iterator[tuple[str, Const, str]]:
+    """(option, assignment that competes for it, why it is not certain)"""
+    for path, cell in cells.items():
         rivals = cell.either if isinstance(cell, Unknown) else ()
         for value in rivals:
             if isinstance(value, Const) and isinstance(cell, Unknown):
                 others = [competitor(other) for other in rivals if other is not value]
                 against = f", against {' or '.join(others)}" if others else ", and another value may come after it"
-                yield value, f"{cell.why}{against}"
+                yield path, value, f"{cell.why}{against}"
