@@ -62,7 +62,7 @@ class CannRecipes(Dialect):
                     "enable_dynamic_graph=true", "with exe_mode=ge_graph it is passed over: the graph is static"
                 )
             if fused:
-                settings.facts.in_models.setdefault("super kernels", {})["enable_superkernel=true"] = []
+                settings.facts.in_models.append(("super kernels", "enable_superkernel=true", 0))
         elif mode == "acl_graph":  # models/pangu_7b/runner_openpangu_dense.py is the one that still has it
             old = {**ge, "experimental_config.remove_noop_ops": False}
             settings.compiles("torchair", old, mode=ACLGRAPH, dynamic=True, cached=cached, at="exe_mode")

@@ -249,6 +249,13 @@ RECIPE = {
             argument(
                 "--compilation", type=int, metavar="N", help="which one of a script that compiles several (default: 1)"
             ),
+            argument(
+                "--assume",
+                action="append",
+                default=[],
+                metavar="TEXT=VALUE",
+                help='what a condition or a name of the script is: --assume "args.fast=True"; may be repeated',
+            ),
             OUT,
         ),
     ),

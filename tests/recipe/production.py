@@ -36,6 +36,8 @@ class Production:
     """What else the YAML says: {section.key: value}."""
     printed: tuple[str, ...] = ()
     suffix: str = ".py"
+    assume: tuple[str, ...] = ()
+    """What its conditions are taken for; without it the mode is not certain."""
     version: str | None = None
     """Of vllm-ascend, where the file has its keys."""
 
@@ -143,6 +145,7 @@ class Runner:
 """,
         hand={FROZEN: True, TILING: True, "experimental_config.remove_noop_ops": False},
         tree={"shapes.dynamic": True, "compile.cache": True},
+        assume=("use_aclgraph=False",),
         printed=(
             "config.mode = 'reduce-overhead': it depends on a condition",
             "disable_reinplace_inplaceable_ops_pass = True: it depends on a condition",
@@ -189,6 +192,7 @@ def lazy(self):
         self.model.__dict__[name], dynamic=True, fullgraph=True, cache_dir=CACHE, config=config, ge_cache=False)
 """,
         tree={"shapes.dynamic": True, "compile.cache": True, "target.patch_for_hcom": True},
+        assume=("self.ascend_config.graph.mode=None",),
         printed=("config.mode = ", "frozen_parameter", "tiling_schedule_optimize", "jit_compile=False", "ge_cache"),
     ),
     Production(

@@ -90,7 +90,7 @@ def test_lines_that_cannot_be_read_are_listed_with_number_code_and_reason() -> N
     unread = {u.line: u for u in read(HAND_WRITTEN).unread}
     assert {line: u.why.partition(".")[0] for line, u in unread.items()} == {
         15: "'args",
-        21: "it depends on a condition",
+        21: "it depends on a condition (line 20: args",
         28: "torchair's CompilerConfig has no such option",
         29: "takes 0 | 1 | 2; given 7 (str)",
         34: "no YAML is known for torchair",
@@ -112,7 +112,9 @@ def test_a_value_that_a_condition_may_have_given_is_not_taken_for_certain() -> N
         """
     )
     assert compiler(imported) == {}
-    assert [(u.line, u.why) for u in imported.unread] == [(7, "it depends on a condition")]
+    assert [(u.line, u.why) for u in imported.unread] == [
+        (7, "it depends on a condition (line 5: unknown()): True (line 6) or False (line 4)")
+    ]
 
 
 def test_of_a_condition_that_is_known_one_branch_is_read() -> None:
@@ -154,7 +156,7 @@ def test_nothing_of_a_script_is_run(tmp_path: Path) -> None:
         ("config.ge_config.aicore_num = '24' + '|48'", {"ge_config.aicore_num": "24|48"}),
         ("for x in range(3):\n    pass\nconfig.debug.run_eagerly = True", {"debug.run_eagerly": True}),
         ("with open('f') as f:\n    config.debug.run_eagerly = True", {"debug.run_eagerly": True}),
-        ("try:\n    config.debug.run_eagerly = True\nexcept E:\n    pass", {"debug.run_eagerly": True}),
+        ("try:\n    config.debug.run_eagerly = True\nexcept E:\n    raise", {"debug.run_eagerly": True}),
         ("if 1:\n    config.debug.run_eagerly = True", {"debug.run_eagerly": True}),
         ("if __name__ == '__main__':\n    config.debug.run_eagerly = True", {"debug.run_eagerly": True}),
         ("config.debug.run_eagerly = True\nconfig.debug.run_eagerly = False", {}),
@@ -184,13 +186,14 @@ def test_a_line_sets_its_option(line: str, option: dict[str, Any]) -> None:
         ("config.debug = other", "a whole sub-configuration is replaced"),
         ("config.debug.run_eagerly = a if b else c", "not a constant"),
         ("config.debug.run_eagerly |= True", "computed from what it was"),
+        ("try:\n    config.debug.run_eagerly = True\nexcept E:\n    pass", "in an except clause, against the default"),
         ("while True:\n    config.debug.run_eagerly = True", "in a loop"),
         ("config.post_grad_custom_pre_pass = my_pass", "a pass is Python"),
         ("config.debug.data_dump.filter = lambda n: n", "it is a function"),
         ("config.debug.data_dump.filter = ['mm']", "it takes a function of nodes"),
         (f"{FILTER}\nconfig.debug.run_eagerly = node_filter(('mm',))", "it is a function"),
         (f"{FILTER}\nconfig.debug.data_dump.filter = node_filter(sys.argv)", "patterns of the filter are not constant"),
-        (f"{FILTER.replace('any(', 'all(')}\nconfig.debug.data_dump.filter = node_filter(('mm',))", "not a constant"),
+        (f"{FILTER.replace('any(', 'all(')}\nconfig.debug.data_dump.filter = node_filter(('mm',))", "it is a function"),
         ("torchair.inference.set_dim_gears(x(), {0: [2, 4]})", "not known which input"),
         ("torchair.inference.set_dim_gears(x, {0: [1]})", "2 to 100 constant sizes"),
         ("torchair.inference.set_dim_gears(x, {0: [1, n]})", "2 to 100 constant sizes"),

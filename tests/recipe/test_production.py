@@ -47,10 +47,10 @@ each = pytest.mark.parametrize("case", PRODUCTION, ids=lambda case: case.name)
 
 
 @cache
-def imported(case: Production, folder: Path) -> Imported:
+def imported(case: Production, folder: Path, *, assumes: bool = True) -> Imported:
     path = folder / f"{case.name.replace('/', '_')}{case.suffix}"
     path.write_text(case.text)
-    return import_file(path, vllm_ascend_version=case.version)
+    return import_file(path, vllm_ascend_version=case.version, assume=case.assume if assumes else ())
 
 
 @pytest.fixture(scope="module")
@@ -98,7 +98,9 @@ def _at(found: Experiment, path: str) -> Any:
 
 @each
 def test_what_has_no_place_in_yaml_is_a_line(case: Production, folder: Path) -> None:
-    lines = printed(imported(case, folder))
+    read = imported(case, folder, assumes=False)
+    lines = printed(read)
+    assert ("mode" not in read.tree) is bool(case.assume)
     assert [words for words in case.printed if words not in lines] == [], lines
 
 
@@ -124,7 +126,7 @@ def names_of(case: Production) -> Iterator[str]:
 @each
 def test_no_option_and_no_keyword_is_passed_over(case: Production, folder: Path) -> None:
     read, found = imported(case, folder), experiment(case, folder)
-    said = read.yaml() + printed(read)
+    lines = printed(read) + printed(imported(case, folder, assumes=False))
     known = {path.rpartition(".")[2] for path in found.compiler.changed()}
     known |= {"dynamic", "fullgraph", "mode", "shapes", "cache"}
     known |= {"static" for name in known if name in STATIC} | {"sizes" for name in known if name.endswith("_range")}
@@ -133,11 +135,11 @@ def test_no_option_and_no_keyword_is_passed_over(case: Production, folder: Path)
         name
         for name in names_of(case)
         if name not in CARRIERS
-        and name not in printed(read)
+        and name not in lines
         and MEANT.get(name, name) not in known
         and not _is_default(name, case)
     }
-    assert silent == set(), said
+    assert silent == set(), read.yaml() + lines
 
 
 def _is_default(name: str, case: Production) -> bool:

@@ -11,8 +11,13 @@ import ast
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from attrs import evolve
+
+from npucompose.recipe.paths import Paths
+from npucompose.recipe.python_calls import Args, Keywords
 from npucompose.recipe.values import (
-    Analysis,
+    LOOP,
+    REST,
     At,
     CompileCall,
     Config,
@@ -21,18 +26,23 @@ from npucompose.recipe.values import (
     Dotted,
     Items,
     Object,
-    Parameter,
     PoolHandle,
     ScriptBackend,
     Unknown,
     Value,
     plain,
+    why_not,
 )
 from npucompose.recipe.vendor_options import HOOKS, Package
 from npucompose.vendor.compiler import LEAVES
 
-Args = Sequence[Value]
-Keywords = Mapping[str, Value]
+OVER_ARGUMENT = f"{LOOP} over an argument"
+ENVIRONMENT = "YAML sets no environment: set it where npucompose runs, or hydra.job.env_set"
+VENDOR_ENVIRONMENT = (
+    "ASCEND", "ACL", "ATB", "CANN", "GE_", "HCCL", "NPU", "PYTORCH_NPU", "TASK_QUEUE", "TNG_", "TORCHAIR",
+    "TORCH_COMPILE",
+)  # fmt: skip
+"""How the names of variables begin that torch_npu, TorchAir and CANN read."""
 LEAST_GEAR = 2
 SPELLINGS = (
     ("torch_npu.npu", "torch.npu"),
@@ -50,6 +60,7 @@ WITHOUT_YAML: Mapping[str, str] = {
 }
 """Keywords of cache_compile that no option says, and why not; any other one has no YAML."""
 COMPILE_FX = "npugraph_ex.compile_fx"
+NAMES: Mapping[str, str] = {"compile": "torch.compile"}
 PATCHING_MODULE = "patch_for_hcom_allreduce"
 """A module of torchair that patches torch.distributed.all_reduce where it is imported
 (torchair/ge_concrete_graph/ge_converter/experimental/patch_for_hcom_allreduce.py)."""
@@ -71,7 +82,7 @@ IN_MODELS: Mapping[str, str] = {
 """Functions of torchair.scope and torchair.ops (torch_npu 2.13.0) that a model's forward calls, by what they decide."""
 
 
-def called(reader: Analysis, name: str, e: ast.Call, args: Args, keywords: Keywords) -> Value:
+def called(reader: Paths, name: str, e: ast.Call, args: Args, keywords: Keywords) -> Value:
     """What a call of `name` gives, and what it says about compiling."""
     name = shortest(name)
     last, top = name.rpartition(".")[2], name.partition(".")[0]
@@ -80,7 +91,7 @@ def called(reader: Analysis, name: str, e: ast.Call, args: Args, keywords: Keywo
         return VENDOR[last](reader, "npugraph_ex" if top == "npugraph_ex" else "torchair", e, args, keywords)
     if name in KNOWN:
         return KNOWN[name](reader, e, args, keywords)
-    if last == "compile" and _is_ours(keywords.get("backend")):  # torch.nn.Module.compile takes the same keywords
+    if last == "compile" and "backend" in keywords:  # torch.nn.Module.compile takes the same keywords
         return compile(reader, e, args, keywords)
     if last == "graph_pool_handle":
         return PoolHandle()
@@ -90,10 +101,13 @@ def called(reader: Analysis, name: str, e: ast.Call, args: Args, keywords: Keywo
         in_a_model(reader, last, e)
     if (vendor and not inner) or name.startswith(("torch._dynamo.mark", "torch._dynamo.maybe_mark")):
         reader.unread(e, f"no YAML is known for {name}")
+    if not vendor and last in ("CompilerConfig", "get_npu_backend", "cache_compile"):
+        reader.unread(e, f"it is not known where {last} comes from")
     passed_on = [v for v in (*args, *keywords.values()) if isinstance(v, (Config, At, ScriptBackend))]
     if passed_on and not vendor:
         what = "backend" if isinstance(passed_on[0], ScriptBackend) else "configuration"
         reader.unread(e, f"a {what} is handed to code that is not in this script")
+        reader.facts.elsewhere[e.lineno] = reader.short(e)
     said = name if "." in name or isinstance(e.func, ast.Name) else reader.code(e.func)
     return Unknown(why=f"{said}() is known only when the script runs")
 
@@ -113,17 +127,11 @@ def compared_with_none(e: ast.Compare, value: Value) -> Value | None:
     return answer if is_object and ast.unparse(e.comparators[0]) == "None" else None
 
 
-def _is_ours(backend: Value | None) -> bool:
-    return isinstance(backend, ScriptBackend) or (
-        isinstance(backend, Const) and backend.value in ("npu", "npugraph_ex")
-    )
-
-
-def _set_dim_gears(reader: Analysis, package: Any, e: ast.Call, args: Args, keywords: Keywords) -> Value:
+def _set_dim_gears(reader: Paths, package: Any, e: ast.Call, args: Args, keywords: Keywords) -> Value:
     """torchair.inference.set_dim_gears(x, {0: [32, 64]})."""
-    subject = args[0] if args else keywords.get("t")
+    _known(reader, e, args, keywords, 2, ("t", "dim_gears"))
     given = args[1] if len(args) > 1 else keywords.get("dim_gears")
-    name = subject.name if isinstance(subject, (Parameter, Unknown)) else ""
+    name = _name_of(args[0] if args else keywords.get("t"))
     items = given.items if isinstance(given, Items) else {}
     gears = {int(dim): plain(sizes) for dim, sizes in items.items() if dim.isdigit()}
     if reader.doubt:
@@ -147,97 +155,118 @@ def _are_gears(sizes: Any) -> bool:
     return isinstance(sizes, list) and 2 <= len(sizes) <= 100 and all(type(s) is int and s >= 1 for s in sizes)
 
 
-def config(reader: Analysis, package: Package, e: ast.Call, args: Args, keywords: Keywords) -> Config:
-    made = Config(package=package, line=e.lineno, branch=reader.branch)
+def _known(reader: Paths, e: ast.Call, args: Args, keywords: Keywords, most: int, names: Sequence[str]) -> None:
+    """Every argument that is not one of these is a line."""
+    others = [*(["an argument"] if len(args) > most else []), *(name for name in keywords if name not in names)]
+    function = reader.code(e.func).rpartition(".")[2]
+    for name in others:
+        of = f"of {NAMES.get(function, function)}"
+        reader.unread(e, f"some arguments {of} are not known" if name == REST else f"no YAML is known for {name} {of}")
+
+
+def config(reader: Paths, package: Package, e: ast.Call, args: Args, keywords: Keywords) -> Config:
+    _known(reader, e, args, keywords, 0, ())
+    made = reader.made(e, Config, package=package, line=e.lineno)
     reader.facts.configs.append(made)
     return made
 
 
-def backend(reader: Analysis, package: Package, e: ast.Call, args: Args, keywords: Keywords) -> Value:
+def backend(reader: Paths, package: Package, e: ast.Call, args: Args, keywords: Keywords) -> Value:
     given = keywords.get("compiler_config", args[0] if args else Const(value=None))
-    for name in keywords:
-        if name != "compiler_config":
-            reader.unread(e, f"no YAML is known for {name} of get_npu_backend")
-    if isinstance(given, Const) and given.value is None:
-        given = config(reader, package, e, (), {})
-    if not isinstance(given, Config):
-        reader.unread(e, "it is not known which configuration this is")
-        return Unknown(why="a backend of an unknown configuration")
-    made = ScriptBackend(config=given)
-    reader.facts.backends.append(made)
-    return made
+    _known(reader, e, args, keywords, 1, ("compiler_config",))
+
+    def of(given: Value) -> Value:
+        found = config(reader, package, e, (), {}) if plain_none(given) else given
+        if not isinstance(found, Config):
+            return _unknown_configuration(reader, e, "a backend of an unknown configuration")
+        made = ScriptBackend(config=found)
+        reader.facts.backends.append(made)
+        return made
+
+    return reader.each(given, of)
 
 
-def compile(reader: Analysis, e: ast.Call, args: Args, keywords: Keywords) -> Value:
+def _unknown_configuration(reader: Paths, e: ast.Call, what: str) -> Value:
+    reader.unread(e, "it is not known which configuration this is")
+    reader.facts.elsewhere[e.lineno] = reader.short(e)
+    return Unknown(why=what)
+
+
+def compile(reader: Paths, e: ast.Call, args: Args, keywords: Keywords) -> Value:
     """torch.compile(model, backend=…, dynamic=…, fullgraph=…, options=…)."""
-    given = keywords.get("backend")
-    if isinstance(given, ScriptBackend):
-        found = given.config
-        _options(reader, found, e, keywords.get("options"))
-    elif (package := _package(given)) is not None:
-        found = config(reader, package, e, (), {})
-        _options(reader, found, e, keywords.get("options"))
-    else:
-        if given is None or (isinstance(given, Const) and isinstance(given.value, str)):
-            said = repr(given.value) if isinstance(given, Const) else "torch's own"
-            reader.unread(e, f"its backend, {said}, is none of TorchAir's")
+    _known(reader, e, args, keywords, 1, ("model", "backend", "dynamic", "fullgraph", "options"))
+
+    def by(given: Value) -> Value:
+        package = _package(given)
+        if isinstance(given, ScriptBackend):
+            found = given.config
+        elif package is not None:
+            found = config(reader, package, e, (), {})
         else:
-            reader.unread(e, "it is not known which backend this is")
-        return Unknown(why="a model compiled otherwise")
-    for name in keywords:
-        if name not in ("backend", "dynamic", "fullgraph", "options"):
-            reader.unread(e, f"no YAML is known for {name} of torch.compile")
-    return _compiled(
-        reader,
-        e,
-        CompileCall(
-            config=found,
-            dynamic=_keyword(reader, e, keywords, "dynamic", None),
-            fullgraph=bool(_keyword(reader, e, keywords, "fullgraph", None)),
-            node=e,
-        ),
-    )
+            text = isinstance(given, Const) and isinstance(given.value, (str, type(None)))
+            said = repr(given.value) if isinstance(given, Const) and given.value is not None else "torch's own"
+            reader.unread(
+                e, f"its backend, {said}, is none of TorchAir's" if text else "it is not known which backend this is"
+            )
+            reader.facts.elsewhere |= {} if text else {e.lineno: reader.short(e)}
+            return Unknown(why="a model compiled otherwise")
+        _options(reader, found, e, keywords.get("options"))
+        dynamic, fullgraph = (
+            _keyword(reader, e, keywords, "dynamic", None),
+            _keyword(reader, e, keywords, "fullgraph", False),
+        )
+        return _compiled(reader, e, found, dynamic=dynamic, fullgraph=fullgraph)
+
+    return reader.each(keywords.get("backend", Const(value=None)), by)
 
 
-def cache_compile(reader: Analysis, package: Package, e: ast.Call, args: Args, keywords: Keywords) -> Value:
+def cache_compile(reader: Paths, package: Package, e: ast.Call, args: Args, keywords: Keywords) -> Value:
     """torchair.inference.cache_compile(model.forward, config=…, dynamic=…, …) and npugraph_ex's, with options=…
 
     The graph is a whole one whatever `fullgraph` says, and dynamic where nothing is said (torch_npu 2.13.0,
     torchair/inference/_cache_compiler.py). `torch.npu.npugraph_ex.inference.cache_compile` makes its own configuration
     of `options` (torch_npu/npu/npugraph_ex/inference/__init__.py).
     """
-    given, by = keywords.get("config"), keywords.get("backend")
-    if (given is None or plain_none(given)) and isinstance(by, ScriptBackend):
-        given = by.config
-    if given is None or plain_none(given):
-        given = config(reader, package, e, (), {})
-    if not isinstance(given, Config):
-        reader.unread(e, "it is not known which configuration this is")
-        return Unknown(why="a model compiled with an unknown configuration")
-    said = {"config", "backend", "dynamic", "fullgraph"}
-    if package == "npugraph_ex":
-        _options(reader, given, e, keywords.get("options"))
-        said.add("options")
-    for name in keywords:
-        if name not in said:
-            reader.unread(e, WITHOUT_YAML.get(name, f"no YAML is known for {name} of cache_compile"))
-    if not _keyword(reader, e, keywords, "fullgraph", True):
-        reader.unread(e, "cache_compile takes the graph as a whole, whatever fullgraph says")
-    dynamic = _keyword(reader, e, keywords, "dynamic", True)
-    return _compiled(reader, e, CompileCall(config=given, dynamic=bool(dynamic), fullgraph=True, node=e, cached=True))
+    given, by = keywords.get("config", Const(value=None)), keywords.get("backend")
+    given = by.config if plain_none(given) and isinstance(by, ScriptBackend) else given
+    taken = ("config", "backend", "dynamic", "fullgraph", *(["options"] if package == "npugraph_ex" else []))
+    for name in WITHOUT_YAML:
+        if name in keywords and name not in taken:
+            reader.unread(e, WITHOUT_YAML[name])
+    _known(reader, e, args, keywords, 1, ("func", *taken, *WITHOUT_YAML))
+
+    def of(given: Value) -> Value:
+        found = config(reader, package, e, (), {}) if plain_none(given) else given
+        if not isinstance(found, Config):
+            return _unknown_configuration(reader, e, "a model compiled with an unknown configuration")
+        _options(reader, found, e, keywords.get("options") if "options" in taken else None)
+        if _keyword(reader, e, keywords, "fullgraph", True) is not True:
+            reader.unread(e, "cache_compile takes the graph as a whole, whatever fullgraph says")
+        dynamic = _keyword(reader, e, keywords, "dynamic", True)
+        dynamic = dynamic if isinstance(dynamic, Unknown) else bool(dynamic)
+        return _compiled(reader, e, found, dynamic=dynamic, fullgraph=True, cached=True)
+
+    return reader.each(given, of)
 
 
-def compile_fx(reader: Analysis, package: Package, e: ast.Call, args: Args, keywords: Keywords) -> Value:
+def compile_fx(reader: Paths, package: Package, e: ast.Call, args: Args, keywords: Keywords) -> Value:
     """npugraph_ex.compile_fx(graph_module, example_inputs, options): a graph that somebody else traced."""
+    _known(reader, e, args, keywords, 3, ("graph_module", "example_inputs", "options"))
     found = config(reader, package, e, (), {})
     _options(reader, found, e, keywords.get("options", args[2] if len(args) > 2 else None))
-    reader.unread(e, "the graph is traced elsewhere: dynamic and fullgraph are said where it is")
-    return _compiled(reader, e, CompileCall(config=found, dynamic=None, fullgraph=False, node=e))
+    why = "the graph is traced elsewhere: dynamic and fullgraph are said where it is"
+    reader.unread(e, why)
+    return _compiled(reader, e, found, dynamic=Unknown(why=why), fullgraph=Unknown(why=why))
 
 
-def _compiled(reader: Analysis, e: ast.Call, made: CompileCall) -> Value:
+def _compiled(reader: Paths, e: ast.Call, found: Config, **keywords: Any) -> Value:
     if reader.doubt:
         reader.unread(e, f"{reader.doubt}: read as if it were run")
+    made = reader.made(e, CompileCall, config=found, node=e, rival=reader.rival, **keywords)
+    for path, cell in found.cells.items():
+        if not path.startswith("#"):
+            reader.put(made.cells, path, cell)
+    reader.put(found.cells, f"#{id(made.cells)}", made)
     reader.facts.compiles.append(made)
     return Unknown(why="a compiled model")
 
@@ -254,52 +283,63 @@ def _package(given: Value | None) -> Package | None:
     return names.get(given.value) if isinstance(given, Const) and isinstance(given.value, str) else None
 
 
-def _keyword(reader: Analysis, e: ast.Call, keywords: Keywords, name: str, default: bool | None) -> bool | None:
+def _keyword(reader: Paths, e: ast.Call, keywords: Keywords, name: str, default: bool | None) -> Any:
+    """A keyword's value, or an Unknown."""
     value = keywords.get(name, Const(value=default))
+    if REST in keywords and name not in keywords:
+        return Unknown(why=str(keywords[REST]))
     if isinstance(value, Const) and value.value in (True, False, None):
-        return value.value
-    why = f": {value.why}" if isinstance(value, Unknown) else ""
+        return value.value if value.value is None else bool(value.value)
+    why = f": {value}" if isinstance(value, Unknown) else ""
     reader.unread(e, f"{name} is not a constant{why}")
-    return default
+    return Unknown(why=f"{name} is not a constant{why}")
 
 
-def _options(reader: Analysis, made: Config, e: ast.Call, options: Value | None) -> None:
-    if options is None or plain_none(options):
-        return
-    if not isinstance(options, Items):
-        reader.unread(e, "its options are not a dict of this script")
-        return
-    for name, value in options.items.items():
-        line = ast.copy_location(ast.parse(f"options[{name!r}]").body[0], e)
-        leaf = LEAVES.get(f"npugraph_ex.{name}")
-        if made.package == "npugraph_ex" or name in HOOKS:
-            reader.option(made, name, value, line)
-        elif leaf is None or leaf.twin is None:
-            reader.unread(line, "torchair takes npugraph_ex's names here, and has no counterpart of this one")
-        elif leaf.twin_inverted and isinstance(value, Const):
-            reader.option(made, leaf.twin, Const(value=not value.value), line)
-        else:
-            reader.option(made, leaf.twin, value, line)
+def _options(reader: Paths, made: Config, e: ast.Call, options: Value | None) -> None:
+    """The entries of a dict, set on a configuration; of several dicts, what they have in common."""
+
+    def take(options: Value) -> None:
+        if not isinstance(options, Items):
+            reader.option(made, REST, Unknown(why=f"its options are not a dict of this script: {why_not(options)}"), e)
+            return
+        for name, value in options.items.items():
+            if name == REST:
+                reader.option(made, REST, evolve(value, why=f"it may hold other options: {value}"), e)
+                continue
+            at = getattr(value, "node", None)
+            line = ast.copy_location(ast.parse(f"options[{name!r}]").body[0], at if hasattr(at, "lineno") else e)
+            leaf = LEAVES.get(f"npugraph_ex.{name}")
+            if made.package == "npugraph_ex" or name in HOOKS:
+                reader.option(made, name, value, line)
+            elif leaf is None or leaf.twin is None:
+                reader.unread(line, "torchair takes npugraph_ex's names here, and has no counterpart of this one")
+            elif leaf.twin_inverted and isinstance(value, Const):
+                reader.option(made, leaf.twin, Const(value=not value.value), line)
+            else:
+                reader.option(made, leaf.twin, value, line)
+
+    if options is not None and not plain_none(options):
+        reader.each(options, take)
 
 
-def process_kwargs_options(reader: Analysis, package: Any, e: ast.Call, args: Args, keywords: Keywords) -> Value:
+def process_kwargs_options(reader: Paths, package: Any, e: ast.Call, args: Args, keywords: Keywords) -> Value:
     """_process_kwargs_options(config, {"options": {…}}): the options of torch.compile, set on a configuration."""
     made = args[0] if args else keywords.get("config")
     given = args[1] if len(args) > 1 else keywords.get("kwargs")
     if isinstance(made, Config):
-        options = given.items.get("options", given.items.get("**")) if isinstance(given, Items) else given
+        options = given.items.get("options", given.items.get(REST)) if isinstance(given, Items) else given
         _options(reader, made, e, options)
     else:
         reader.unread(e, "it is not known which configuration this is")
     return Const(value=None)
 
 
-def patch_for_hcom(reader: Analysis, package: Any, e: ast.Call, args: Args, keywords: Keywords) -> Value:
+def patch_for_hcom(reader: Paths, package: Any, e: ast.Call, args: Args, keywords: Keywords) -> Value:
     reader.facts.hcom.append((e.lineno, reader.code(e), reader.doubt))
     return Const(value=None)
 
 
-def register_replacement(reader: Analysis, package: Any, e: ast.Call, args: Args, keywords: Keywords) -> Value:
+def register_replacement(reader: Paths, package: Any, e: ast.Call, args: Args, keywords: Keywords) -> Value:
     """register_replacement(search_fn, replace_fn, example_inputs, …): which functions, for they are Python."""
     names = {"search_fn": 0, "replace_fn": 1}
     found = [keywords.get(name, args[at] if len(args) > at else None) for name, at in names.items()]
@@ -314,7 +354,7 @@ def register_replacement(reader: Analysis, package: Any, e: ast.Call, args: Args
     return Const(value=None)
 
 
-def set_compile_mode(reader: Analysis, e: ast.Call, args: Args, keywords: Keywords) -> Value:
+def set_compile_mode(reader: Paths, e: ast.Call, args: Args, keywords: Keywords) -> Value:
     value = keywords.get("jit_compile", args[0] if args else Const(value=False))
     known = f"={plain(value)}" if isinstance(value, Const) else ""
     reader.unread(
@@ -323,49 +363,61 @@ def set_compile_mode(reader: Analysis, e: ast.Call, args: Args, keywords: Keywor
     return Const(value=None)
 
 
-def in_a_model(reader: Analysis, name: str, e: ast.Call) -> None:
+def in_a_model(reader: Paths, name: str, e: ast.Call) -> None:
     """A scope or an event in a model's own code, gathered to one note for all calls of one kind."""
     kind = IN_MODELS.get(name)
     if kind is not None:
-        reader.facts.in_models.setdefault(kind, {}).setdefault(name, []).append(e.lineno)
+        reader.facts.in_models.append((kind, name, e.lineno))
 
 
-def _mark_static(reader: Analysis, e: ast.Call, args: Args, keywords: Keywords) -> Value:
+def _mark_static(reader: Paths, e: ast.Call, args: Args, keywords: Keywords) -> Value:
     if len(args) + len(keywords) > 1:
         reader.unread(e, "YAML marks whole tensors as static, not single dimensions")
     else:
-        _mark(reader, e, args, None)
+        _mark(reader, e, args[0] if args else keywords.get("t"), None)
     return Const(value=None)
 
 
-def _mark_dynamic(reader: Analysis, e: ast.Call, args: Args, keywords: Keywords) -> Value:
-    dims = args[1] if len(args) > 1 else keywords.get("index")
-    numbers = dims.value if isinstance(dims, Const) else None
-    numbers = [numbers] if isinstance(numbers, int) else numbers
+def _mark_dynamic(reader: Paths, e: ast.Call, args: Args, keywords: Keywords) -> Value:
+    dims = plain(args[1] if len(args) > 1 else keywords.get("index", Const(value=None)))
+    numbers = [dims] if isinstance(dims, int) else dims
     more = len(args) > 2 or set(keywords) - {"index", "t"}
     if more or not isinstance(numbers, list) or not all(isinstance(n, int) for n in numbers):
         reader.unread(e, "YAML takes plain dimensions")
     else:
-        _mark(reader, e, args, tuple(numbers))
+        _mark(reader, e, args[0] if args else keywords.get("t"), tuple(numbers))
     return Const(value=None)
 
 
-def _mark(reader: Analysis, e: ast.Call, args: Args, dims: tuple[int, ...] | None) -> None:
-    subject = args[0] if args else None
-    name = subject.name if isinstance(subject, (Parameter, Unknown)) else ""
-    if reader.doubt and not (reader.doubt == "it is in a loop" and isinstance(subject, Parameter)):
-        reader.unread(e, reader.doubt)
-    elif not name:
+def _mark(reader: Paths, e: ast.Call, subject: Value | None, dims: tuple[int, ...] | None) -> None:
+    """In a loop over an argument it marks all of it, and what is no tensor cannot be marked."""
+    doubts = [why for why in reader.doubts if why != OVER_ARGUMENT and "isinstance(" not in why]
+    if doubts:
+        reader.unread(e, doubts[-1])
+    elif not _name_of(subject):
         reader.unread(e, "it is not known which input this is")
     else:
-        reader.facts.marks.append((name, dims))
+        reader.facts.marks.append((_name_of(subject), dims))
 
 
-def _first(reader: Analysis, e: ast.Call, args: Args, keywords: Keywords) -> Value:
-    return args[0] if args else Const(value=None)
+def _name_of(subject: Value | None) -> str:
+    return subject.name if isinstance(subject, Unknown) else ""
 
 
-def _set_logs(reader: Analysis, e: ast.Call, args: Args, keywords: Keywords) -> Value:
+def of_the_vendor(key: Value) -> bool:
+    """Whether a variable of the environment is one that the vendor's software may read."""
+    return not isinstance(key, Const) or str(key.value).startswith(VENDOR_ENVIRONMENT)
+
+
+def _environment(reader: Paths, e: ast.Call, args: Args, keywords: Keywords) -> Value:
+    given = args[0] if args else Const(value="")
+    names: list[Value] = [Const(value=name) for name in given.items] if isinstance(given, Items) else [given]
+    if any(of_the_vendor(name) for name in (*names, *(Const(value=name) for name in keywords))) or REST in keywords:
+        reader.unread(e, ENVIRONMENT)
+    return Unknown(why="a variable of the environment")
+
+
+def _set_logs(reader: Paths, e: ast.Call, args: Args, keywords: Keywords) -> Value:
     for name, value in keywords.items():
         if isinstance(value, Const) and value.value is True and not reader.doubt:
             reader.facts.artifacts.append(name)
@@ -390,5 +442,8 @@ KNOWN: Mapping[str, Callable[[Any, ast.Call, Args, Keywords], Value]] = {
     "torch._dynamo.mark_static": _mark_static,
     "torch._dynamo.mark_dynamic": _mark_dynamic,
     "torch._logging.set_logs": _set_logs,
-    "torch.utils._pytree.tree_leaves": _first,
+    **dict.fromkeys(
+        ("os.putenv", "os.unsetenv", *(f"os.environ.{name}" for name in ("setdefault", "update", "pop", "clear"))),
+        _environment,
+    ),
 }

@@ -47,7 +47,8 @@ def import_(arguments: argparse.Namespace) -> int:
 
     said = _is_command_line(arguments.file)
     if said:
-        asked = {"--torch-npu": arguments.torch_npu, "--compilation": arguments.compilation}
+        assumed = next(iter(arguments.assume), None)
+        asked = {"--torch-npu": arguments.torch_npu, "--compilation": arguments.compilation, "--assume": assumed}
         only_scripts("the command line", asked)
         imported = import_command_line(arguments.file, vllm_ascend_version=arguments.vllm_ascend)
     else:
@@ -56,6 +57,7 @@ def import_(arguments: argparse.Namespace) -> int:
             torch_npu_version=arguments.torch_npu,
             vllm_ascend_version=arguments.vllm_ascend,
             compilation=arguments.compilation,
+            assume=arguments.assume,
         )
     for note in imported.notes:
         print(f"note: {note}", file=sys.stderr)

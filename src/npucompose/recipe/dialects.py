@@ -21,7 +21,7 @@ from npucompose.compose.check import check
 from npucompose.compose.references import CLOSED, Environment
 from npucompose.compose.tree import compose
 from npucompose.errors import ConfigError, unknown
-from npucompose.recipe.values import CompileCall, Config, Facts
+from npucompose.recipe.values import CompileCall, Config, Const, Facts
 from npucompose.recipe.vendor_options import Package, Unread, set_option
 from npucompose.registry import Registry
 from npucompose.schema.experiment import Experiment
@@ -75,12 +75,22 @@ class Settings:
         self, package: Package, options: Mapping[str, Any], *, mode: str = "", dynamic: Any, cached: Any, at: str
     ) -> None:
         config = Config(package=package)
+        found: dict[str, Any] = {}
         for path, value in {**({"mode": mode} if mode else {}), **options}.items():
-            if why := set_option(package, config.values, path, value):
+            if why := set_option(package, found, path, value):
                 self.line(f"{at}: {path} = {shown(value)}", why)
+        config.cells.update({path: Const(value=value) for path, value in found.items()})
         self.facts.configs.append(config)
-        whole = CompileCall(config=config, dynamic=bool(dynamic), fullgraph=True, node=NO_CALL, cached=bool(cached))
-        self.facts.compiles.append(whole)
+        self.facts.compiles.append(
+            CompileCall(
+                config=config,
+                dynamic=bool(dynamic),
+                fullgraph=True,
+                node=NO_CALL,
+                cached=bool(cached),
+                cells=config.cells,
+            )
+        )
 
     def model_keys(self, kinds: Mapping[str, str]) -> None:
         """Switches of a model's own code: a note for those that are on."""
@@ -88,7 +98,7 @@ class Settings:
             for path in [path for path in self.flat if path.rpartition(".")[2] == name]:
                 value = self.flat.pop(path)
                 if value:
-                    self.facts.in_models.setdefault(kind, {})[f"{path}={shown(value)}"] = []
+                    self.facts.in_models.append((kind, f"{path}={shown(value)}", 0))
                 else:
                     self.notes.append(f"{path}={shown(value)}: off, and nothing to say")
 

@@ -8,20 +8,24 @@ from __future__ import annotations
 import ast
 import operator
 from abc import ABC, abstractmethod
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from itertools import pairwise
 from typing import Any
 
-from attrs import define, field
+from attrs import define, evolve, field
 
 from npucompose.recipe.calls import Args, Keywords, called, compared_with_none
+from npucompose.recipe.paths import Paths
+from npucompose.recipe.python_calls import DICT_METHODS, PYTHON, held_in, why_unknown
 from npucompose.recipe.values import (
     CONDITION,
     LOOP,
+    MISSING,
     MOST_ITEMS,
     NOT_CONSTANT,
+    REST,
     TOO_MANY,
-    Analysis,
     At,
     Config,
     Const,
@@ -30,18 +34,19 @@ from npucompose.recipe.values import (
     Items,
     Logger,
     Object,
-    Parameter,
+    Partial,
+    Scope,
     Unknown,
     Value,
     from_environment,
     inside,
-    items_of,
+    is_plain,
+    merge,
     module,
+    named,
     plain,
-    size,
-    spread,
-    unknown_in,
-    with_keywords,
+    truth,
+    why_not,
 )
 
 COMPARED: Mapping[type[ast.cmpop], Callable[[Any, Any], Any]] = {
@@ -56,169 +61,325 @@ COMPARED: Mapping[type[ast.cmpop], Callable[[Any, Any], Any]] = {
     ast.In: lambda a, b: a in b,
     ast.NotIn: lambda a, b: a not in b,
 }
+SETTINGS = ("torchair", "npugraph_ex", "torch_npu", "torch.npu", "torch._dynamo")
+"""Modules whose settings decide what is compiled: an assignment to one is never passed over."""
 COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.GeneratorExp, ast.DictComp)
+LIBRARIES = (
+    "torch.", "torchair.", "npugraph_ex.", "torch_npu.", "os.", "sys.", "json.", "logging.", "math.", "time.", "copy.",
+    "warnings.", "pprint.", "numpy.", "typing.", "dataclasses.", "abc.", "enum.", "collections.", "pathlib.",
+)  # fmt: skip
+"""Modules whose functions change no dict, list or object of the script that they are given."""
+READING = frozenset(
+    [
+        "print",
+        "len",
+        "str",
+        "repr",
+        "format",
+        "isinstance",
+        "issubclass",
+        "hasattr",
+        "type",
+        "id",
+        "range",
+        "zip",
+        "enumerate",
+        "list",
+        "tuple",
+        "set",
+        "frozenset",
+        "sorted",
+        "reversed",
+        "min",
+        "max",
+        "sum",
+        "any",
+        "all",
+        "abs",
+        "round",
+        "iter",
+        "next",
+        "hash",
+        "vars",
+        "callable",
+        "super",
+        "getattr",
+        "int",
+        "bool",
+        "float",
+    ]
+)
+"""Functions of Python that change nothing that they are given."""
 
 
 @define(eq=False)
-class Expressions(Analysis, ABC):
+class Expressions(Paths, ABC):
     """The values of expressions; what a function or class of the script gives is for who knows statements."""
 
-    stores: Counter[str] = field(factory=Counter[str])
-    """How often the script sets an attribute of each name."""
+    assumed: Mapping[str, Any] = field(factory=dict)
+    """{text of a condition or name: what it is taken for}."""
+    used: dict[str, int] = field(factory=dict)
+    """{assumption: the line where it was taken first}."""
+    lambdas: dict[ast.Lambda, ast.FunctionDef] = field(factory=dict)
+    asked: dict[str, int] = field(factory=dict)
+    """{text of a condition that is not certain: its line}."""
 
     @abstractmethod
-    def own(self, made: Def | Object, args: Sequence[Value], keywords: Mapping[str, Value]) -> Value:
+    def own(self, made: Def | Object, e: ast.AST, args: Sequence[Value], keywords: Mapping[str, Value]) -> Value:
         """What a call of the script's own function or class gives."""
 
-    def value(self, e: ast.expr, scope: Mapping[str, Value]) -> Value:
+    @abstractmethod
+    def assign(self, target: ast.expr, value: Value, scope: Scope, s: ast.AST) -> None:
+        """An assignment to a name, an attribute or an item."""
+
+    def value(self, e: ast.expr, scope: Scope) -> Value:
         self.step()
+        found = self._value(e, scope)
+        if self.assumed and isinstance(found, Unknown) and (text := self.code(e)) in self.assumed:
+            self.used.setdefault(text, e.lineno)
+            return Const(value=self.assumed[text], node=e)
+        return found
+
+    def _value(self, e: ast.expr, scope: Scope) -> Value:
         if isinstance(e, ast.Constant):
-            return Const(value=e.value)
+            return Const(value=e.value, node=e)
         if isinstance(e, ast.Name):
-            return scope.get(e.id, Unknown(why=f"'{e.id}' is not a constant of this script", name=e.id))
+            found = scope.get(e.id)
+            return (
+                found if found is not MISSING else Unknown(why=f"'{e.id}' is not a constant of this script", name=e.id)
+            )
         if isinstance(e, ast.Attribute):
-            return self._attribute(e, scope)
+            return self.each(self.value(e.value, scope), lambda base: self._attribute(base, e))
         if isinstance(e, ast.Subscript):
-            return self._subscript(e, scope)
+            key = self.value(e.slice, scope)
+            return self.each(self.value(e.value, scope), lambda base: self._subscript(base, key, e))
         if isinstance(e, ast.Dict):
-            keys = [self.value(key, scope) if key else None for key in e.keys]
-            values = [self.value(v, scope) for v in e.values]
-            return Items(items=items_of(zip(keys, values, strict=True)), branch=self.branch)
+            pairs = [
+                (self.value(k, scope) if k else None, self.value(v, scope))
+                for k, v in zip(e.keys, e.values, strict=True)
+            ]
+            return self.filled(self.made(e, Items), pairs)
         if isinstance(e, (ast.List, ast.Tuple, ast.Set)):
-            items = [self.value(item, scope) for item in e.elts]
-            return self._list(items)
+            return self._list(e, scope)
         if isinstance(e, ast.Call):
             return self._call(e, scope)
-        function = Unknown(why="it is a function") if isinstance(e, ast.Lambda) else None
-        return function or self._composed(e, scope) or computed(e)
+        if isinstance(e, ast.Lambda):
+            returned = ast.copy_location(ast.Return(value=e.body), e)
+            node = ast.FunctionDef(name="lambda", args=e.args, body=[returned], decorator_list=[])
+            return self.function(self.lambdas.setdefault(e, ast.copy_location(node, e)), scope)
+        return self._composed(e, scope)
 
-    def decided(self, test: ast.expr, scope: Mapping[str, Value]) -> Value:
-        """A condition; not known in a loop or by an attribute that is set more than once, which may have changed."""
-        value = self.value(test, scope)
-        changing = any(isinstance(n, ast.Attribute) and self.stores[n.attr] > 1 for n in ast.walk(test))
-        looped = any(doubt.why == LOOP for doubt in self.branch) and not isinstance(test, ast.Constant)
-        return Unknown(why=CONDITION) if isinstance(value, Const) and (changing or looped) else value
+    @abstractmethod
+    def function(self, node: ast.FunctionDef | ast.AsyncFunctionDef, scope: Scope) -> Value:
+        """A function of the script."""
 
-    def _composed(self, e: ast.expr, scope: Mapping[str, Value]) -> Value | None:
-        """The value, or None for an expression of another kind. Every part is read, for it may call something."""
+    def condition(self, e: ast.expr) -> str:
+        text = self.short(e)
+        self.asked.setdefault(text, e.lineno)
+        return f"{CONDITION} (line {e.lineno}: {text})"
+
+    def _composed(self, e: ast.expr, scope: Scope) -> Value:
+        """Every part is read, for it may call something."""
         if isinstance(e, ast.IfExp):
-            return self._conditional(e, scope)
-        if isinstance(e, ast.Compare):
-            sides = [self.value(side, scope) for side in (e.left, *e.comparators)]
-            return _compared(e, sides) or compared_with_none(e, sides[0]) or why_unknown(sides)
+            held = truth(self.value(e.test, scope))
+            return (
+                self._one_of([e.body, e.orelse], e.test, scope)
+                if held is None
+                else self.value(e.body if held else e.orelse, scope)
+            )
         if isinstance(e, ast.BoolOp):
             return self._first_that_decides(e, scope)
-        if isinstance(e, ast.UnaryOp):
-            of = self.value(e.operand, scope)
-            return computed(ast.UnaryOp(e.op, _literal(of))) if isinstance(of, Const) else why_unknown([of])
-        if isinstance(e, ast.BinOp):
-            sides = [self.value(side, scope) for side in (e.left, e.right)]
-            known = all(isinstance(side, Const) and not isinstance(side.value, list) for side in sides)
-            return computed(ast.BinOp(_literal(sides[0]), e.op, _literal(sides[1]))) if known else why_unknown(sides)
-        if isinstance(e, ast.JoinedStr):
-            return self._text(e, scope)
         if isinstance(e, COMPREHENSIONS):
-            return self.comprehension(e, scope)
-        if isinstance(e, (ast.Await, ast.NamedExpr, ast.Starred)):
-            return self.value(e.value, scope)
-        return None
+            return self._comprehension(e, scope)
+        if isinstance(e, ast.NamedExpr):
+            self.assign(e.target, self.value(e.value, scope), scope, e)
+            return self.value(ast.Name(e.target.id), scope)
+        parts = [self.value(part, scope) for part in ast.iter_child_nodes(e) if isinstance(part, ast.expr)]
+        return self._computed(e, parts) if parts else Unknown(why=NOT_CONSTANT)
 
-    def comprehension(self, e: Any, scope: Mapping[str, Value]) -> Value:
+    def _computed(self, e: ast.expr, parts: Sequence[Value]) -> Value:
+        constants = all(isinstance(part, Const) for part in parts)
+        found: Value | None = None
+        if isinstance(e, (ast.Await, ast.Starred)):
+            return parts[0]
+        if isinstance(e, ast.Compare):
+            found = _compared(e, parts) or compared_with_none(e, parts[0])
+        elif isinstance(e, ast.UnaryOp) and isinstance(e.op, ast.Not):
+            held = truth(parts[0])
+            found = None if held is None else Const(value=not held, node=e)
+        elif isinstance(e, ast.UnaryOp) and constants:
+            found = computed(ast.UnaryOp(e.op, _literal(parts[0])))
+        elif isinstance(e, ast.BinOp) and constants:
+            found = computed(ast.BinOp(_literal(parts[0]), e.op, _literal(parts[1])))
+        elif isinstance(e, ast.FormattedValue) and len(parts) == 1 and e.conversion == -1 and is_plain(parts[0]):
+            found = Const(value=str(plain(parts[0])))
+        elif isinstance(e, ast.JoinedStr) and constants and sum(len(plain(part)) for part in parts) <= 4096:
+            found = Const(value="".join(plain(part) for part in parts))
+        return evolve(found, node=e) if isinstance(found, Const) else found or why_unknown(parts)
+
+    def _one_of(self, ways: Sequence[ast.expr | Value], e: ast.expr, scope: Scope) -> Value:
+        """One of several expressions, as a condition decides."""
+        found: list[Value] = []
+
+        def take(way: ast.expr | Value) -> None:
+            found.append(self.value(way, scope) if isinstance(way, ast.expr) else way)
+
+        why = self.condition(e)
+        self.split(why, *[partial(take, way) for way in ways])
+        return merge(found, why)
+
+    def _first_that_decides(self, e: ast.BoolOp, scope: Scope) -> Value:
+        found = self.value(e.values[0], scope)
+        for before, part in pairwise(e.values):
+            held = truth(found)
+            if held is isinstance(e.op, ast.Or):
+                break
+            found = self._one_of([found, part], before, scope) if held is None else self.value(part, scope)
+        return found
+
+    def _comprehension(self, e: Any, scope: Scope) -> Value:
         """What it calls is in a loop."""
-        inner = dict(scope)
-        for generator in e.generators:
-            self.value(generator.iter, inner)
-            names = [n.id for n in ast.walk(generator.target) if isinstance(n, ast.Name)]
-            inner.update({name: Unknown(why=LOOP) for name in names})
-        with self.doubting(LOOP):
-            for part in (e.key, e.value) if isinstance(e, ast.DictComp) else (e.elt,):
-                self.value(part, inner)
-        return Unknown(why=LOOP)
+        inner = Scope(names=self.cells(bound=True), parent=scope)
+        found: list[Value] = []
 
-    def _conditional(self, e: ast.IfExp, scope: Mapping[str, Value]) -> Value:
-        test = self.decided(e.test, scope)
-        if isinstance(test, Const):
-            return self.value(e.body if test.value else e.orelse, scope)
-        either: list[Value] = []
-        for part in (e.body, e.orelse):
-            with self.doubting(CONDITION):
-                either.append(self.value(part, scope))
-        return why_unknown([test, *either])
+        def body() -> None:
+            for generator in e.generators:
+                over = self.value(generator.iter, inner)
+                self.assign(generator.target, Unknown(why=LOOP, either=held_in([over])), inner, e)
+                for test in generator.ifs:
+                    self.value(test, inner)
+            found[:] = [
+                self.value(part, inner) for part in ((e.key, e.value) if isinstance(e, ast.DictComp) else (e.elt,))
+            ]
 
-    def _first_that_decides(self, e: ast.BoolOp, scope: Mapping[str, Value]) -> Value:
-        values = [self.value(part, scope) for part in e.values]
-        stops = isinstance(e.op, ast.Or)
-        for value in values:
-            if not isinstance(value, Const):
-                return why_unknown(values)
-            if bool(value.value) is stops:
-                return value
-        return values[-1]
+        self.repeat(LOOP, body)
+        return Unknown(why=LOOP, either=held_in(found))
 
-    def _text(self, e: ast.JoinedStr, scope: Mapping[str, Value]) -> Value:
-        parts: list[Value] = []
-        for part in e.values:
-            formatted = isinstance(part, ast.FormattedValue)
-            parts.append(self.value(part.value if formatted else part, scope))
-            if formatted and (part.format_spec is not None or part.conversion != -1):
-                return Unknown(why=NOT_CONSTANT)
-        if not all(isinstance(part, Const) for part in parts):
-            return why_unknown(parts)
-        text = "".join(str(plain(part)) for part in parts)
-        return Const(value=text) if len(text) <= 4096 else Unknown(why=NOT_CONSTANT)
+    def filled(self, made: Items, pairs: Iterable[tuple[Value | None, Value]]) -> Items:
+        """A dict with more entries, `**other` as (None, other)."""
+        for key, value in pairs:
+            if isinstance(key, Const):
+                self.put(made.items, str(key.value), named(value, str(key.value)))
+            elif key is None and isinstance(value, Items) and not value.listed and REST not in value.items:
+                for name, item in value.items.items():
+                    before = made.items.get(name, MISSING)
+                    maybe = isinstance(item, Unknown) and any(part is MISSING for part in item.either)
+                    self.put(made.items, name, merge([before, item], item.why) if maybe else item)
+            else:
+                self.spoil(made.items, "some of its keys are not constants", holds=held_in([value]))
+        return made
 
-    def _list(self, items: Sequence[Value]) -> Value:
-        if any(unknown_in(item) for item in items):
-            return why_unknown(items)
-        made = [plain(item) for item in items]
-        self.step(count := size(made))
-        return Const(value=made) if count <= MOST_ITEMS else Unknown(why=TOO_MANY)
+    def listed(self, site: ast.AST, items: Sequence[Value]) -> Value:
+        made = self.made(site, Items, listed=True)
+        for item in items:
+            self.put(made.items, str(len(made.items)), item)
+        why = why_not(made)
+        self.step(MOST_ITEMS if why == TOO_MANY else 1 + len(items))
+        return Unknown(why=why) if why == TOO_MANY else made
 
-    def _attribute(self, e: ast.Attribute, scope: Mapping[str, Value]) -> Value:
-        base = self.value(e.value, scope)
+    def _list(self, e: ast.List | ast.Tuple | ast.Set, scope: Scope) -> Value:
+        items = [self.value(item, scope) for item in e.elts]
+        if any(isinstance(item, ast.Starred) for item in e.elts):
+            return Unknown(why=NOT_CONSTANT, either=held_in(items))
+        return self.listed(e, items)
+
+    def _attribute(self, base: Value, e: ast.Attribute) -> Value:
         if isinstance(base, Dotted):
             return module(f"{base.name}.{e.attr}")
         if isinstance(base, (Config, At)):
             return inside(base, e.attr)
-        if isinstance(base, Object):
-            found = base.attributes.get(e.attr)
-            if isinstance(found, Def) and is_property(found.node):
-                return self.own(found, [], {})
-            return base.attributes.get(e.attr, Unknown(why=f"'{self.code(e)}' is not set in this script", name=e.attr))
-        return Unknown(why=f"'{self.code(e)}' is known only when the script runs", name=e.attr)
+        if not isinstance(base, Object):
+            return Unknown(why=f"'{self.code(e)}' is known only when the script runs", name=e.attr)
+        found = base.found(e.attr)
+        if not isinstance(found, Def) or (base.attributes.get(e.attr) is found and base.cls is not None):
+            missing = Unknown(
+                why=f"'{self.code(e)}' is not set in this script", name=e.attr, either=(base.real or base,)
+            )
+            return missing if found is MISSING else found
+        kinds = decorators(found.node)
+        bound = found if "staticmethod" in kinds or base.cls is None else evolve(found, owner=base.real or base)
+        bound = evolve(found, owner=base.cls or base) if "classmethod" in kinds else bound
+        if kinds & {"setter", "deleter"}:
+            return Unknown(why=f"'{self.code(e)}' is a property that is set", name=e.attr)
+        return self.own(bound, e, [], {}) if kinds & {"property", "cached_property"} else bound
 
-    def _subscript(self, e: ast.Subscript, scope: Mapping[str, Value]) -> Value:
-        base, key = self.value(e.value, scope), self.value(e.slice, scope)
-        if isinstance(base, Items) and isinstance(key, Const) and str(key.value) in base.items:
-            return base.items[str(key.value)]
+    def _subscript(self, base: Value, key: Value, e: ast.Subscript) -> Value:
+        if isinstance(base, Items) and isinstance(key, Const):
+            at = key.value
+            at = at + len(base.items) if base.listed and isinstance(at, int) and at < 0 else at
+            unset = Unknown(why=f"'{self.code(e)}' is not set in this script")
+            return base.items.get(str(at), base.items.get(REST, unset))
         if isinstance(base, Dotted) and base.name == "os.environ":
             return from_environment([key])
-        if isinstance(base, Items) and isinstance(key, Const):
-            return base.items.get("**", Unknown(why=f"'{self.code(e)}' is not set in this script"))
         if isinstance(key, Const) and isinstance(key.value, str):
-            return Parameter(name=key.value)
-        return Unknown(why=f"'{self.code(e)}' is known only when the script runs")
+            return Unknown(why=NOT_CONSTANT, name=key.value, argument=True)
+        return Unknown(why=f"'{self.code(e)}' is known only when the script runs", either=held_in([base]))
 
-    def _call(self, e: ast.Call, scope: Mapping[str, Value]) -> Value:
-        args = [self.value(a, scope) for a in e.args]
-        keywords = {k.arg or "**": self.value(k.value, scope) for k in e.keywords}
-        if isinstance(e.func, ast.Attribute):
-            on = self.value(e.func.value, scope)
-            if isinstance(on, Logger):
-                if e.func.attr == "setLevel":
-                    self._level(on, args, e)
-                return Const(value=None)
-            if isinstance(on, Items) and e.func.attr in DICT_METHODS:
-                return DICT_METHODS[e.func.attr](self, on, args, keywords)
-        function = self.value(e.func, scope)
+    # Calls.
+
+    def _call(self, e: ast.Call, scope: Scope) -> Value:
+        on = self.value(e.func.value, scope) if isinstance(e.func, ast.Attribute) else None
+        function = self.value(e.func, scope) if on is None else on
+        args = [self.value(a, scope) for a in e.args if not isinstance(a, ast.Starred)]
+        rest = [self.value(a.value, scope) for a in e.args if isinstance(a, ast.Starred)]
+        given = [(k.arg, self.value(k.value, scope)) for k in e.keywords]
+        keywords = {name: value for name, value in given if name is not None}
+        for value in [value for name, value in given if name is None]:
+            spread = isinstance(value, Items) and REST not in value.items
+            keywords |= value.items if spread else {}
+            rest += [] if spread else [value]
+        if rest:
+            keywords[REST] = Unknown(why="some of its arguments are not constants", either=held_in(rest))
+        if isinstance(function, Unknown) and function.name in ("exec", "globals", "locals"):
+            self.cloud(scope, f"line {e.lineno} may set it")
+        if on is None:
+            return self.each(function, lambda one: self.invoke(one, e, args, keywords))
+        return self.each(on, lambda one: self._method(one, e, args, keywords))
+
+    def cloud(self, scope: Scope | None, why: str) -> None:
+        """Any name may have been set."""
+        while scope is not None:
+            for name, value in list(scope.names.items()):
+                if isinstance(value, (Const, Items)):
+                    self.put(scope.names, name, Unknown(why=why, name=name, either=(value,)))
+            scope = scope.parent
+
+    def _method(self, on: Value, e: Any, args: Args, keywords: Keywords) -> Value:
+        name = e.func.attr
+        if isinstance(on, Logger):
+            if name == "setLevel":
+                self._level(on, args, e)
+            return Const(value=None)
+        if isinstance(on, Items) and name in DICT_METHODS:
+            return DICT_METHODS[name](self, e, on, args, keywords)
+        if isinstance(on, (Config, At)):
+            self.unread(e, "no YAML is known for a call on a configuration")
+            self.escape(on, f"line {e.lineno} calls {name} of it")
+            return Unknown(why=NOT_CONSTANT)
+        function = self._attribute(on, e.func)
+        if isinstance(function, Unknown) and (
+            isinstance(on, (Items, Unknown)) or (isinstance(on, Object) and on.is_foreign)
+        ):
+            self.escape(on, f"line {e.lineno} calls {name} of it")
+        return self.each(function, lambda one: self.invoke(one, e, args, keywords))
+
+    def invoke(self, function: Value, e: Any, args: Args, keywords: Keywords) -> Value:
         if isinstance(function, (Def, Object)):
-            return self.own(function, args, keywords)
+            return self.own(function, e, args, keywords)
+        if isinstance(function, Partial):
+            self.seen.add(function.node)
+            given = {**function.keywords, **keywords}
+            return self.each(function.function, lambda one: self.invoke(one, e, [*function.args, *args], given))
         name = function.name if isinstance(function, (Dotted, Unknown)) else ""
-        return self.outside(name, e, args, keywords)
-
-    def outside(self, name: str, e: ast.Call, args: Args, keywords: Keywords) -> Value:
-        """What a call of a function gives that is not the script's own."""
-        return PYTHON[name](self, e, args, keywords) if name in PYTHON else called(self, name, e, args, keywords)
+        built_in = isinstance(function, Dotted) or (isinstance(e, ast.Call) and isinstance(e.func, ast.Name))
+        if name in PYTHON and built_in:
+            return PYTHON[name](self, e, args, keywords)
+        if not (name in READING and built_in) and not name.startswith(LIBRARIES):
+            for value in (*args, *keywords.values()):
+                self.escape(value, f"line {e.lineno} hands it to code that is not in this script")
+        found = called(self, name, e, args, keywords)
+        opaque = isinstance(found, Unknown) and not found.either
+        return evolve(found, either=held_in([*args, *keywords.values()])) if opaque else found
 
     def _level(self, logger: Logger, args: Sequence[Value], e: ast.Call) -> None:
         level = args[0] if args else Unknown(why="no level is given")
@@ -228,21 +389,29 @@ class Expressions(Analysis, ABC):
         else:
             self.unread(e, self.doubt or "the level is none of DEBUG, INFO, WARNING, ERROR")
 
+    def store(self, base: Value, name: str, value: Value, s: ast.AST) -> None:
+        """`base.name = value`"""
+        if isinstance(base, (Config, At)):
+            self.option(base, name, value, s)
+        elif isinstance(base, Object):
+            method = base.cls.found(name) if base.cls is not None else MISSING
+            hidden = Unknown(why=f"a property of {base.name} takes it") if isinstance(method, Def) else value
+            self.put(base.attributes, name, named(hidden, name))
+        elif isinstance(base, Dotted) and base.name.startswith(SETTINGS):
+            self.unread(s, "no YAML is known for it")
+        elif isinstance(base, Unknown) and _looks_like_an_option(self.code(s)):
+            self.unread(s, "it is not known which configuration this is")
+
 
 def _literal(value: Value) -> ast.expr:
     return ast.Constant(plain(value))
 
 
-def why_unknown(parts: Sequence[Value]) -> Unknown:
-    """Of several parts the first that says why it is not known: the variable of the environment, the argument."""
-    return next((part for part in parts if isinstance(part, Unknown)), Unknown(why=NOT_CONSTANT))
-
-
 def _compared(e: ast.Compare, sides: Sequence[Value]) -> Value | None:
     """None where a side is no constant."""
-    values = [plain(side) for side in sides]
-    if not all(isinstance(side, Const) for side in sides):
+    if not all(map(is_plain, sides)):
         return None
+    values = [plain(side) for side in sides]
     try:
         held = all(COMPARED[type(op)](a, b) for op, a, b in zip(e.ops, values, values[1:], strict=False))
     except (TypeError, ValueError):
@@ -283,114 +452,11 @@ def _bounded(value: Any) -> Any:
     return value
 
 
-def is_property(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
-    names = [d.id if isinstance(d, ast.Name) else getattr(d, "attr", "") for d in node.decorator_list]
-    return not {"property", "cached_property"}.isdisjoint(names)
+def decorators(node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) -> set[str]:
+    """The last words of their names."""
+    return {ast.unparse(d.func if isinstance(d, ast.Call) else d).rpartition(".")[2] for d in node.decorator_list}
 
 
-def _get(reader: Analysis, on: Items, args: Sequence[Value], keywords: Mapping[str, Value]) -> Value:
-    key = plain(args[0]) if args else None
-    default = args[1] if len(args) > 1 else keywords.get("default", Const(value=None))
-    return on.items.get(str(key), on.items.get("**", default))
-
-
-def _update(reader: Analysis, on: Items, args: Sequence[Value], keywords: Mapping[str, Value]) -> Value:
-    given = {name: value for other in args for name, value in spread(other).items()} | with_keywords(keywords)
-    on.items.update({name: reader.certain(value, on) for name, value in given.items()})
-    return Const(value=None)
-
-
-def _setdefault(reader: Analysis, on: Items, args: Sequence[Value], keywords: Mapping[str, Value]) -> Value:
-    key, value = str(plain(args[0])) if args else "", args[1] if len(args) > 1 else Const(value=None)
-    return on.items.setdefault(key, reader.certain(value, on))
-
-
-def _items(reader: Analysis, on: Items, args: Sequence[Value], keywords: Mapping[str, Value]) -> Value:
-    return on.rounds()
-
-
-def _pop(reader: Analysis, on: Items, args: Sequence[Value], keywords: Mapping[str, Value]) -> Value:
-    key = str(plain(args[0])) if args else ""
-    found = on.items.get(key, args[1] if len(args) > 1 else Unknown(why=NOT_CONSTANT))
-    if doubt := reader.doubt_of(on):
-        on.items.update({key: Unknown(why=doubt)} if key in on.items else {})
-    else:
-        on.items.pop(key, None)
-    return found
-
-
-def getenv(reader: Analysis, e: ast.Call, args: Args, keywords: Keywords) -> Value:
-    return from_environment([*args[:1], *([keywords["default"]] if "default" in keywords else args[1:])])
-
-
-def converted(reader: Analysis, e: ast.Call, args: Args, keywords: Keywords) -> Value:
-    """int(), bool(), str() and float() of a constant; of anything else what is known of that."""
-    convert: Mapping[str, Callable[[Any], Any]] = {"int": int, "bool": bool, "str": str, "float": float}
-    name = e.func.id if isinstance(e.func, ast.Name) else ""
-    if len(args) != 1 or not isinstance(args[0], Const):
-        return args[0] if len(args) == 1 and isinstance(args[0], Unknown) else Unknown(why=NOT_CONSTANT)
-    try:
-        return Const(value=convert[name](args[0].value))
-    except (TypeError, ValueError, OverflowError):
-        return Unknown(why=NOT_CONSTANT)
-
-
-def namespace(reader: Analysis, e: ast.Call, args: Args, keywords: Keywords) -> Value:
-    if "**" in keywords and not isinstance(keywords["**"], Items):
-        return Unknown(why="some of its fields are not constants")
-    return Object(name="SimpleNamespace", attributes=with_keywords(keywords))
-
-
-def _get_logger(reader: Analysis, e: ast.Call, args: Args, keywords: Keywords) -> Value:
-    name = plain(args[0]) if args else ""
-    return Logger(name=name) if isinstance(name, str) else Unknown(why="a logger of unknown name")
-
-
-def _setattr(reader: Analysis, e: ast.Call, args: Args, keywords: Keywords) -> Value:
-    if len(args) == 3 and isinstance(args[0], (Config, At)):
-        name = plain(args[1])
-        if isinstance(name, str):
-            reader.option(args[0], name, args[2], e)
-        else:
-            reader.unread(e, "the option's name is not a constant")
-    return Const(value=None)
-
-
-def _getattr(reader: Analysis, e: ast.Call, args: Args, keywords: Keywords) -> Value:
-    name = plain(args[1]) if len(args) > 1 else None
-    if isinstance(name, str) and isinstance(args[0], (Config, At)):
-        return inside(args[0], name)
-    return Unknown(why="getattr() is known only when the script runs")
-
-
-def _dict(reader: Analysis, e: ast.Call, args: Args, keywords: Keywords) -> Value:
-    return Items(items={**(spread(args[0]) if args else {}), **with_keywords(keywords)}, branch=reader.branch)
-
-
-def _partial(reader: Expressions, e: ast.Call, args: Args, keywords: Keywords) -> Value:
-    """functools.partial(torch.compile, backend=…) says all that the call will say; the model comes later."""
-    if args and isinstance(args[0], Dotted):
-        return reader.outside(args[0].name, e, args[1:], keywords)
-    return Unknown(why="functools.partial() is known only when the script runs")
-
-
-DICT_METHODS: Mapping[str, Callable[[Any, Items, Sequence[Value], Mapping[str, Value]], Value]] = {
-    "get": _get,
-    "update": _update,
-    "setdefault": _setdefault,
-    "items": _items,
-    "pop": _pop,
-}
-PYTHON: Mapping[str, Callable[[Any, ast.Call, Args, Keywords], Value]] = {
-    "os.getenv": getenv,
-    "os.environ.get": getenv,
-    "types.SimpleNamespace": namespace,
-    "argparse.Namespace": namespace,
-    "logging.getLogger": _get_logger,
-    "setattr": _setattr,
-    "getattr": _getattr,
-    "dict": _dict,
-    "functools.partial": _partial,
-    **dict.fromkeys(("int", "bool", "str", "float"), converted),
-}
-"""Functions of Python itself."""
+def _looks_like_an_option(text: str) -> bool:
+    """`cfg.experimental_config.frozen_parameter = True` of an unknown `cfg`; not `args.mode = 1`."""
+    return any(f".{group}." in text for group in ("experimental_config", "debug", "ge_config", "dump_config", "export"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,12 +14,23 @@ from attrs import frozen
 
 from npucompose.compose.conf import choices_of
 from npucompose.compose.tree import compose
-from npucompose.errors import ConfigError, raise_for
+from npucompose.errors import ConfigError, listed, raise_for
 from npucompose.input_safety import plain_yaml, read_text
 from npucompose.recipe import dialects, header
 from npucompose.recipe.command_line import read_command_line
-from npucompose.recipe.reader import read
-from npucompose.recipe.values import CompileCall, Facts, TooLong
+from npucompose.recipe.reader import reading
+from npucompose.recipe.values import (
+    CONDITION,
+    MISSING,
+    Cells,
+    CompileCall,
+    Const,
+    Facts,
+    TooLong,
+    Unknown,
+    merge,
+    without_mode,
+)
 from npucompose.recipe.vendor_options import Unread, translated
 from npucompose.schema.experiment import Choice, CompileKeywords, Logs, Mode, Shapes, Tiling
 from npucompose.schema.streams import matches
@@ -42,6 +54,11 @@ INSTEAD: Mapping[str, str] = {
 ANOTHER = "the compilation that is told has another configuration"
 REQUIREMENTS = "requirements.txt"
 NO_PINS: Mapping[str, str] = {}
+NAMES = {True: "dynamic", False: "static", None: "auto"}
+PYTHON = ".".join(map(str, sys.version_info[:2]))
+TOO_DEEP = "its calls or expressions lie too deep in each other."
+MOST_SHOWN = 3
+"""Lines of a script in which nothing else is found."""
 TILING_SINK = "experimental_config.tiling_schedule_optimize"
 CHOSEN = ("mode", "shapes", "tiling", "streams", "adapt", "target", "model")
 """Groups of which a file names one choice; the file then holds what differs from that choice."""
@@ -85,18 +102,24 @@ def import_file(
     torch_npu_version: str | None = None,
     vllm_ascend_version: str | None = None,
     compilation: int | None = None,
+    assume: Sequence[str] = (),
 ) -> Imported:
     """`import_file("train.py").yaml()`; ConfigError when there is no such file or it is not Python.
 
-    `compilation` is the number of one in a script that compiles several times, from 1 on.
+    `compilation` is the number of one in a script that compiles several times, from 1 on; `assume` says what conditions
+    or names of it are: `("args.fast=True",)`.
     """
     text, name = read_text(Path(path), MOST_BYTES), str(path)
     command = Path(path).suffix in COMMANDS
     if not command and Path(path).suffix not in (".yaml", ".yml", ".json"):
         if vllm_ascend_version is not None:
             raise ConfigError(f"--vllm-ascend {vllm_ascend_version}: {name} is a script: it says its options itself.")
-        return import_script(text, name=name, torch_npu_version=torch_npu_version, compilation=compilation)
-    only_scripts(name, {"--torch-npu": torch_npu_version, "--compilation": compilation})
+        return import_script(
+            text, name=name, torch_npu_version=torch_npu_version, compilation=compilation, assume=assume
+        )
+    only_scripts(
+        name, {"--torch-npu": torch_npu_version, "--compilation": compilation, "--assume": next(iter(assume), None)}
+    )
     beside = Path(path).with_name(REQUIREMENTS)
     pins = {str(beside): read_text(beside, MOST_BYTES)} if beside.is_file() else {}
     read_as = import_command_line if command else import_settings
@@ -142,37 +165,61 @@ def _of_settings(found: dialects.Settings) -> Imported:
 
 
 def import_script(
-    source: str, *, name: str = "the script", torch_npu_version: str | None = None, compilation: int | None = None
+    source: str,
+    *,
+    name: str = "the script",
+    torch_npu_version: str | None = None,
+    compilation: int | None = None,
+    assume: Sequence[str] = (),
 ) -> Imported:
     """Read a script's text; nothing of it is run.
 
-    `compilation` says which of several is meant. `torch_npu_version` says whose option names it uses; else the recipe
-    in its header does, else they are 2.13.0's.
+    `compilation` says which of several is meant, `assume` what is not certain. `torch_npu_version` says whose option
+    names it uses; else the recipe in its header does, else they are 2.13.0's.
     """
     try:
         tree = ast.parse(source)
-    except (
-        SyntaxError,
-        ValueError,
-        RecursionError,
-        MemoryError,
-    ) as error:  # the last: deeper than Python's parser goes
+    except (RecursionError, MemoryError):
+        raise ConfigError(f"{name}: {TOO_DEEP}") from None
+    except (SyntaxError, ValueError) as error:
         line = f":{error.lineno}" if isinstance(error, SyntaxError) and error.lineno else ""
-        raise ConfigError(f"{name}{line} is not Python: {getattr(error, 'msg', error)}.") from None
+        raise ConfigError(f"{name}{line} is not Python {PYTHON}: {getattr(error, 'msg', error)}.") from None
     recipe = header.read(source)
     version = _version(recipe, torch_npu_version)
+    assumed = dict(map(_assumption, assume))
     try:
-        facts = read(tree, version or REFERENCE)
+        read = reading(tree, version or REFERENCE, assumed)
     except RecursionError:
-        raise ConfigError(f"{name}: its calls or expressions lie too deep in each other.") from None
+        raise ConfigError(f"{name}: {TOO_DEEP}") from None
     except TooLong:
         raise ConfigError(f"{name}: its functions call one another so often that reading it would not end.") from None
+    facts = read.facts
+    for text in assumed:
+        if text not in read.used:
+            known = listed([f"{asked} (line {line})" for asked, line in read.asked.items()]) or "none"
+            said = f"--assume {text}={assumed[text]!r}: {name} does not depend on it."
+            raise ConfigError(f"{said} Conditions that are not certain: {known}.")
     if not facts.configs:
+        lines = "".join(f" {name} says: {line}." for line in facts.unread[:MOST_SHOWN])
         raise ConfigError(
             f"{name}: nothing found. Looked for torchair.CompilerConfig(), npugraph_ex.CompilerConfig() and "
-            'torch.compile(backend="npugraph_ex" | "npu") and cache_compile of either.'
+            f'torch.compile(backend="npugraph_ex" | "npu") and cache_compile of either.{lines}'
         )
-    return _joined(facts, recipe, version, compilation)
+    found = _joined(facts, recipe, version, compilation)
+    notes = [f"assumed: {text}={assumed[text]!r} (line {line})" for text, line in read.used.items()]
+    return attrs.evolve(found, notes=(*notes, *found.notes))
+
+
+def _assumption(given: str) -> tuple[str, Any]:
+    """`args.fast=True` is ("args.fast", True): a condition or a name as the script writes it, and a constant."""
+    text, _, value = given.rpartition("=")
+    try:
+        return ast.unparse(ast.parse(text.strip(), mode="eval")), ast.literal_eval(value.strip())
+    except (SyntaxError, ValueError, RecursionError, MemoryError, TypeError):
+        raise ConfigError(
+            f"--assume {given}: a condition or a name of the script, =, and a constant are wanted, as in "
+            '--assume "args.fast=True".'
+        ) from None
 
 
 def _version(recipe: Mapping[str, Any] | None, asked: str | None) -> str | None:
@@ -185,28 +232,43 @@ def _version(recipe: Mapping[str, Any] | None, asked: str | None) -> str | None:
 def _compilations(facts: Facts) -> Sequence[CompileCall]:
     """All that a script compiles, each once; where it compiles nothing, one with each backend or each configuration."""
     configs = [backend.config for backend in facts.backends] or facts.configs
-    alone = [CompileCall(config=config, dynamic=None, fullgraph=False, node=dialects.NO_CALL) for config in configs]
+    other = Unknown(why="it is compiled elsewhere")
+    dynamic, fullgraph = (other, other) if facts.elsewhere else (None, False)
+    alone = [
+        CompileCall(config=one, dynamic=dynamic, fullgraph=fullgraph, node=dialects.NO_CALL, cells=one.cells)
+        for one in configs
+    ]
     each: dict[tuple[str, str], CompileCall] = {}
     for one in facts.compiles or alone:
-        each.setdefault((str(one), repr(one.config.values)), one)
+        each.setdefault((str(one), repr(one.values)), one)
     return list(each.values())
 
 
 def _chosen(every: Sequence[CompileCall], asked: int | None, notes: list[str]) -> CompileCall:
-    """One of all compilations; a note names each of several."""
+    """One of all compilations; a note names each of several. Of a call with one of several, what they share."""
     listed = "; ".join(f"{number}: {one}" for number, one in enumerate(every, 1))
     if asked is not None and not 1 <= asked <= len(every):
         raise ConfigError(f"--compilation {asked}: no compilation of the script has that number; it has {listed}.")
     number = asked or 1
+    found = every[number - 1]
     if len(every) > 1:
         notes.append(f"of {len(every)} compilations, number {number} is told (--compilation N tells another): {listed}")
-    return every[number - 1]
+    rivals = [one for one in every if one.rival and one.rival == found.rival]
+    if asked is None and len(rivals) > 1:
+        notes.append("which of several configurations it is compiled with is not certain: what they share is told")
+        cells = Cells()
+        for path in {path for one in rivals for path in one.cells}:
+            cells[path] = merge([one.cells.get(path, MISSING) for one in rivals], CONDITION)
+        modes = {one.mode for one in rivals}
+        cells["mode"] = Const(value=modes.pop()) if len(modes) == 1 else Unknown(why=CONDITION)
+        found = attrs.evolve(found, cells=cells)
+    return found
 
 
 def _others(facts: Facts, every: Sequence[CompileCall], chosen: CompileCall) -> Iterator[Unread]:
     """The configurations and compilations of which an experiment cannot be one, too."""
     for config in facts.configs:
-        if config.values and (config.line, config.values) != (chosen.config.line, chosen.config.values):
+        if config.values and config.line != chosen.config.line:
             values = ", ".join(f"{path}={shown(value)}" for path, value in config.values.items())
             yield Unread(line=config.line, code="CompilerConfig()", why=f"{ANOTHER}; this one sets {values}")
     for number, other in enumerate(every if facts.compiles else (), 1):
@@ -225,18 +287,21 @@ def _joined(
     notes: list[str] = []
     every = _compilations(facts)
     said = _chosen(every, compilation, notes)
-    config, mode = said.config, said.config.mode
-    values, lost = config.options, list[str]()
+    config, mode = said.config, said.mode
+    values, lost = without_mode(said.values), list[str]()
     if config.package == "torchair" and mode == "npugraph_ex":
         values, lost = translated(values)
     options = CompilerOptions(values=values, torch_npu_version=version)
     wrote = dict(recipe or {})
-    tree: dict[str, Any] = {"mode": {"name": mode}}
+    tree: dict[str, Any] = {"mode": {"name": mode}} if mode is not None else {}
+    if mode is None:
+        notes.append("the mode is not certain: choose it with mode=…, or import with --assume or --compilation")
     if recipe is not None and (wrote.get("mode") or {}).get("name") != mode:
         notes.append(f"mode is {mode} in the code and not what the recipe in its header says: the code counts")
     tree |= _shapes(said, wrote, facts, notes)
     tree |= _options(options, wrote, notes)
-    tree["compile"] = {"fullgraph": said.fullgraph, **({"cache": True} if said.cached else {})}
+    fullgraph = {} if isinstance(said.fullgraph, Unknown) else {"fullgraph": said.fullgraph}
+    tree["compile"] = {**fullgraph, **({"cache": True} if said.cached else {})}
     logs = {"artifacts": list(facts.artifacts), "levels": dict(facts.levels)}
     if any(logs.values()):
         tree["logs"] = logs
@@ -258,10 +323,10 @@ def _joined(
         unread += [_hook(stage, config.hooks[stage]) for stage in hooks]
         if wrote.get("passes"):
             notes.append("the recipe names passes and the code sets no hook: the code counts, and there are none")
-    idle = [*illegal_in_mode(options, mode).values()]
-    if tree["shapes"].get("gears") and mode != GE:
+    idle = [*illegal_in_mode(options, mode).values()] if mode is not None else []
+    if mode is not None and tree["shapes"].get("gears") and mode != GE:
         idle.append(f"gears have no effect in mode={mode}; they take effect in: {GE}.")
-    notes += [*idle, *waiting(options, mode).values()]
+    notes += [*idle, *(waiting(options, mode).values() if mode is not None else ())]
     if "strict" not in tree and idle:
         tree["strict"] = "off"
         notes.append("strict is off: the script sets options that have no effect in its mode")
@@ -269,7 +334,7 @@ def _joined(
     return Imported(tree=tree, unread=tuple(sorted(dict.fromkeys(unread), key=lambda u: u.line)), notes=tuple(notes))
 
 
-def _collectives(mode: str, tree: dict[str, Any], facts: Facts) -> list[Unread]:
+def _collectives(mode: str | None, tree: dict[str, Any], facts: Facts) -> list[Unread]:
     """patch_for_hcom as the option of the target that it is, where its mode takes it; else its lines."""
     certain = [line for line, _, doubt in facts.hcom if not doubt]
     if mode == GE and certain:
@@ -278,15 +343,18 @@ def _collectives(mode: str, tree: dict[str, Any], facts: Facts) -> list[Unread]:
         kept = there if compiles else {"name": "npu"}
         tree["target"] = {**kept, "patch_for_hcom": True}
         return []
-    why = f"it has no effect in mode={mode}; it takes effect in: {GE}"
+    why = f"it has no effect in mode={mode or '…, which is not certain'}; it takes effect in: {GE}"
     return [Unread(line=line, code=code, why=doubt if mode == GE else why) for line, code, doubt in facts.hcom]
 
 
 def _in_models(facts: Facts) -> list[str]:
     """One note for each thing that the model's own code decides: it stays where it is."""
+    kinds: dict[str, dict[str, list[str]]] = {}
+    for kind, function, line in dict.fromkeys(facts.in_models):
+        kinds.setdefault(kind, {}).setdefault(function, []).extend([str(line)] if line else [])
     notes: list[str] = []
-    for kind, calls in facts.in_models.items():
-        where = ", ".join(f"{name} (line {', '.join(map(str, at))})" if at else name for name, at in calls.items())
+    for kind, calls in kinds.items():
+        where = ", ".join(f"{name} (line {', '.join(at)})" if at else name for name, at in calls.items())
         instead = f"; {INSTEAD[kind]}" if kind in INSTEAD else ""
         notes.append(f"{kind}: the model's own code does it, {where}, and goes on doing so{instead}")
     return notes
@@ -306,8 +374,7 @@ def _shapes(said: CompileCall, wrote: Mapping[str, Any], facts: Facts, notes: li
             dynamic[argument] = list(dict.fromkeys((*dynamic.get(argument, ()), *dims)))
     gears = {f"{argument}.{dim}": list(sizes) for argument, found in facts.gears for dim, sizes in found.items()}
     shapes: dict[str, Any] = {
-        "name": {True: "dynamic", False: "static", None: "auto"}[said.dynamic],
-        "dynamic": said.dynamic,
+        **({} if isinstance(said.dynamic, Unknown) else {"name": NAMES[said.dynamic], "dynamic": said.dynamic}),
         "mark_static": static,
         "mark_dynamic": dynamic,
         **({"gears": gears} if gears else {}),

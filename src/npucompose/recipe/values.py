@@ -1,43 +1,66 @@
-"""What the names of a script stand for while it is read, and what is known at one place of it. Runs nothing."""
+"""What the names of a script stand for while it is read, and which facts it states. Runs nothing."""
 
 from __future__ import annotations
 
 import ast
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeGuard
 
-from attrs import define, field, frozen
+from attrs import asdict, define, evolve, field, frozen
 
-from npucompose.recipe.vendor_options import HOOKS, MODE, Package, Unread, attributes, group_of, set_option
+from npucompose.errors import visible
+from npucompose.recipe.vendor_options import MODE, Package, Unread
 
 CONDITION, LOOP = "it depends on a condition", "it is in a loop"
 TOO_MANY = "it holds too many values"
 MOST_ITEMS = 10_000
 """Of a constant list or dict, what is in its lists counted too."""
+MOST_LISTED = 8
+"""Constants that compete for one place; of more none is listed."""
 LOGGERS = frozenset(f"{top}{at}.logger" for top in ("torchair", "npugraph_ex") for at in ("", ".core.utils"))
 NOT_CONSTANT = "its value is not a constant"
 """Why a value is `Unknown` of which there is nothing else to say."""
+REST = "**"
+"""Key of what only running the script would put into a dict, a list, an object or a configuration."""
+
+
+class Cells(dict[str, "Value"]):
+    """The names of a scope, the items of a dict, the options of a configuration: all that assignments change.
+
+    `born` is the time of the reading at which they were made. What is read of a name was assigned before (`bound`),
+    or the script would have ended there; a key may be missing.
+    """
+
+    __slots__ = ("born", "bound")
+
+    def __init__(self, born: int = 0, bound: bool = False) -> None:
+        super().__init__()
+        self.born, self.bound = born, bound
 
 
 @frozen(kw_only=True)
 class Const:
     value: Any
+    node: Any = field(default=None, eq=False, repr=False)
+    """The expression, or the assignment, that says it."""
 
 
 @frozen(kw_only=True)
 class Unknown:
-    """A value that only running the script would show; `name` is how the script calls it."""
+    """A value that is not certain; `name` is how the script calls it."""
 
     why: str
     name: str = ""
+    argument: bool = False
+    """It is an argument of a function of the script, or a part of one."""
+    either: tuple[Value, ...] = ()
+    """Values that it may be; where it is `closed`, it is one of them."""
+    closed: bool = False
 
-
-@frozen(kw_only=True)
-class Parameter:
-    """An input of the model, or a parameter of a function, by name."""
-
-    name: str
+    def __str__(self) -> str:
+        """`it depends on a condition (line 3: fast): 'a' (line 4) or 'b' (line 6)`"""
+        known = [competitor(value) for value in self.either if isinstance(value, (Const, Dotted))]
+        return f"{self.why}: {' or '.join(known)}" if self.closed and len(known) == len(self.either) else self.why
 
 
 @frozen(kw_only=True)
@@ -47,34 +70,31 @@ class Dotted:
     name: str
 
 
+MISSING = Unknown(why="it is not set on every path")
+
+
 @frozen(kw_only=True, eq=False)
-class Branch:
-    """A branch or a loop that may not be run: `Branch(why="it depends on a condition")`."""
-
-    why: str
-
-
-@define(kw_only=True, eq=False)
 class Config:
     """One CompilerConfig; every alias of it is this same object."""
 
     package: Package
     line: int = 0
-    values: dict[str, Any] = field(factory=dict[str, Any])
-    """{YAML path: value}, `mode` included."""
+    cells: Cells = field(factory=Cells)
+    """{YAML path: its value, `mode` included}; `#n` is a compilation with this configuration so far."""
     hooks: dict[str, ast.AST] = field(factory=dict[str, ast.AST])
-    rounds_set: set[str] = field(factory=set[str])
-    """Attribute paths that were set in a round of a loop."""
-    branch: tuple[Branch, ...] = ()
-    """The branches in which it was made: what is set in the same branches is as certain as it is."""
 
     @property
-    def mode(self) -> str:
-        return self.values.get("mode", self.values.get("npugraph_ex.mode", MODE[self.package]))
+    def values(self) -> dict[str, Any]:
+        """The options that are certain."""
+        return certain(self.cells)
+
+    @property
+    def mode(self) -> str | None:
+        return mode_of(self.package, self.cells)
 
     @property
     def options(self) -> dict[str, Any]:
-        return {path: value for path, value in self.values.items() if path not in ("mode", "npugraph_ex.mode")}
+        return without_mode(self.values)
 
 
 @frozen(kw_only=True)
@@ -109,53 +129,87 @@ class Logger:
     name: str
 
 
-@define(kw_only=True, eq=False)
+@frozen(kw_only=True, eq=False)
 class Items:
-    """A dict with text keys; what only running the script would put into it is under `**`."""
+    """A dict with text keys, or a list with its indices as keys."""
 
-    items: dict[str, Value] = field(factory=dict)
-    branch: tuple[Branch, ...] = ()
-    """The branches in which it was made."""
-
-    def rounds(self) -> Rounds | Unknown:
-        """What a loop over its items sees, one after the other."""
-        if "**" in self.items:
-            return Unknown(why="some of its keys are not constants")
-        return Rounds(rounds=tuple((Const(value=key), value) for key, value in self.items.items()))
+    items: Cells = field(factory=Cells)
+    listed: bool = False
 
 
 @frozen(kw_only=True, eq=False)
-class Rounds:
-    """What a loop goes through: the values of its targets, round for round."""
-
-    rounds: tuple[tuple[Value, ...], ...]
-
-
-@define(kw_only=True, eq=False)
 class Object:
-    """A class of the script, taken for its one instance."""
+    """A class of the script, or an instance of one (`cls`); `bases` of a class are its own, foreign ones left out."""
 
     name: str
-    attributes: dict[str, Value] = field(factory=dict)
-    given: set[str] = field(factory=set[str])
-    """Fields that a constructor was given by keyword: where a second one gives another value, none is known."""
+    attributes: Cells = field(factory=Cells)
+    cls: Object | None = None
+    bases: tuple[Object, ...] = ()
+    foreign: bool = False
+    """A base class is unknown: its methods may change any attribute."""
+    fields: tuple[str, ...] = ()
+    node: ast.AST | None = None
+    instances: list[Object] = field(factory=list)
+    real: Object | None = None
+    """The instance of which `super()` is another view."""
+
+    @property
+    def is_foreign(self) -> bool:
+        """An attribute that is not found may be a method that changes others."""
+        return self.foreign or any(part.is_foreign for part in (self.cls, *self.bases) if part is not None)
+
+    def found(self, name: str) -> Value:
+        """An attribute of its own, of its class or of the bases; MISSING where there is none."""
+        own = self.attributes.get(name, MISSING)
+        for part in (self.cls, *self.bases):
+            own = part.found(name) if own is MISSING and part is not None else own
+        rest = self.attributes.get(REST)
+        return own if rest is None or isinstance(own, Def) or name in self.attributes else rest
 
 
 @define(kw_only=True, eq=False)
+class Scope:
+    """The names of a module, a class or a call of a function."""
+
+    names: Cells
+    parent: Scope | None = None
+    elsewhere: dict[str, Scope] = field(factory=dict)
+    """Names that are declared global or nonlocal."""
+    home: Object | None = None
+    """The class whose body it is."""
+
+    def get(self, name: str) -> Value:
+        at: Scope | None = self.elsewhere.get(name, self)
+        while at is not None and name not in at.names:
+            at = at.parent
+        return MISSING if at is None else at.names[name]
+
+    def top(self) -> Scope:
+        return self if self.parent is None else self.parent.top()
+
+
+@frozen(kw_only=True, eq=False)
 class Def:
     """A function of the script."""
 
     node: ast.FunctionDef | ast.AsyncFunctionDef
-    scope: Mapping[str, Value]
+    scope: Scope
     owner: Object | None = None
-    open: bool = False
-    """It is being read: a call of it from inside itself is not followed."""
+    home: Object | None = None
+    """The class in which it stands."""
+    defaults: Mapping[str, Value] = field(factory=dict)
+    maybe: str = ""
+    """Why a call of it may not run its body, and gives something else than it returns."""
 
 
-Held: TypeAlias = "Items | Rounds | Object | Def"
-Value: TypeAlias = (
-    "Const | Unknown | Parameter | Dotted | Config | At | ScriptBackend | PoolHandle | Filter | Logger | Held"
-)
+@frozen(kw_only=True, eq=False)
+class Partial:
+    """functools.partial: a function with some of its arguments."""
+
+    function: Value
+    node: ast.AST
+    args: tuple[Value, ...]
+    keywords: Mapping[str, Value]
 
 
 @frozen(kw_only=True, eq=False)
@@ -163,52 +217,152 @@ class CompileCall:
     """One torch.compile or cache_compile; a keyword that was not given has that function's own default."""
 
     config: Config
-    dynamic: bool | None
-    fullgraph: bool
+    dynamic: bool | Unknown | None
+    fullgraph: bool | Unknown
     node: ast.Call
     cached: bool = False
     """It is TorchAir's cache_compile."""
+    rival: int = 0
+    """Equal in the compilations of one call that is made with one of several configurations."""
+    cells: Cells = field(factory=Cells)
+    """The configuration's at this call, and what may be set later, before the first call of the model."""
 
     @property
-    def keywords(self) -> tuple[bool | None, bool, bool]:
+    def values(self) -> dict[str, Any]:
+        return certain(self.cells)
+
+    @property
+    def mode(self) -> str | None:
+        return mode_of(self.config.package, self.cells)
+
+    @property
+    def keywords(self) -> tuple[Any, Any, bool]:
         return self.dynamic, self.fullgraph, self.cached
 
     def __str__(self) -> str:
         """`line 12: torch.compile(mode=max-autotune, dynamic=True, fullgraph=False)`."""
         name = "cache_compile" if self.cached else "torch.compile" if self.node.lineno else "CompilerConfig"
-        said = f"mode={self.config.mode}, dynamic={self.dynamic}, fullgraph={self.fullgraph}"
+        dynamic, fullgraph = ("?" if isinstance(v, Unknown) else v for v in (self.dynamic, self.fullgraph))
+        said = f"mode={self.mode or '?'}, dynamic={dynamic}, fullgraph={fullgraph}"
         return f"line {self.node.lineno or self.config.line}: {name}({said})"
 
 
-def plain(value: Value) -> Any:
-    """The value as YAML would hold it; None for what is no plain value (and for None itself)."""
+Held: TypeAlias = "Items | Object | Def | Partial | CompileCall"
+Value: TypeAlias = "Const | Unknown | Dotted | Config | At | ScriptBackend | PoolHandle | Filter | Logger | Held"
+
+
+def certain(cells: Cells) -> dict[str, Any]:
+    """The options that are certain."""
+    return {path: cell.value for path, cell in cells.items() if isinstance(cell, Const)}
+
+
+def without_mode(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {path: value for path, value in values.items() if path not in ("mode", "npugraph_ex.mode")}
+
+
+def mode_of(package: Package, cells: Cells) -> str | None:
+    """None where it is not certain."""
+    cell = cells.get("mode", cells.get("npugraph_ex.mode", cells.get(REST, Const(value=MODE[package]))))
+    return cell.value if isinstance(cell, Const) else None
+
+
+def competitor(value: Value) -> str:
+    """`'max-autotune' (line 3)`"""
+    if isinstance(value, Const):
+        said = repr(value.value)
+        said = said if len(said) <= 60 else f"{said[:57]}..."
+        return visible(said) + (f" (line {value.node.lineno})" if hasattr(value.node, "lineno") else "")
+    return value.name if isinstance(value, Dotted) else "the default"
+
+
+def identity(value: Value) -> Any:
+    """Equal for what is one value; True is not 1."""
+    return (type(value.value), repr(value.value)) if isinstance(value, Const) else value
+
+
+def same(one: Value, other: Value) -> bool:
+    return identity(one) == identity(other)
+
+
+def merge(values: Iterable[Value], why: str, bound: bool = False) -> Value:
+    """The value where all are one, else what is known of them; `bound` as of Cells."""
+    kept: dict[Any, Value] = {}
+    first, closed = Unknown(why=why), True
+    for value in values:
+        parts: tuple[Value, ...] = (value,)
+        if isinstance(value, Unknown) and value is not MISSING:
+            first, closed, parts = value if first.why == why else first, closed and value.closed, value.either
+        for part in parts:
+            if not (part is MISSING and bound):
+                kept.setdefault(identity(part), part)
+    if closed and len(kept) < 2:
+        return next(iter(kept.values()), MISSING)
+    many = len(kept) > MOST_LISTED
+    either = tuple(part for part in kept.values() if not (many and isinstance(part, Const)))
+    return evolve(first, either=either, closed=closed and not many)
+
+
+class NotKnown(Exception):
+    """A value is no plain one, and why."""
+
+
+def known(value: Value, room: list[int] | None = None) -> Any:
+    """The value as YAML would hold it; NotKnown for what is no plain value."""
+    room = [MOST_ITEMS] if room is None else room
+    room[0] -= 1
+    if room[0] < 0:
+        raise NotKnown(TOO_MANY)
     if isinstance(value, Const):
         return value.value
     if isinstance(value, PoolHandle):
         return value.name or "pool"
     if isinstance(value, Filter):
         return list(value.patterns)
-    if isinstance(value, Items) and unknown_in(value) is None:
-        return {key: plain(item) for key, item in value.items.items()}
-    return None
-
-
-def unknown_in(value: Value) -> str | None:
-    """Why a value is no plain one, dicts looked through; None where it is."""
     if isinstance(value, Items):
-        return next((why for item in value.items.values() if (why := unknown_in(item))), None)
-    return None if isinstance(value, Const) else getattr(value, "why", NOT_CONSTANT)
+        made = {key: known(item, room) for key, item in value.items.items()}
+        return [made[str(at)] for at in range(len(made))] if value.listed else made
+    is_function = isinstance(value, (Def, Partial))
+    raise NotKnown("it is a function" if is_function else str(value) if isinstance(value, Unknown) else NOT_CONSTANT)
 
 
-def spread(value: Value) -> dict[str, Value]:
-    """What `**value` puts into a dict."""
-    return dict(value.items) if isinstance(value, Items) else {"**": Unknown(why="some of its keys are not constants")}
+def plain(value: Value) -> Any:
+    """The value as YAML would hold it; None for what is no plain value (and for None itself)."""
+    try:
+        return known(value)
+    except NotKnown:
+        return None
 
 
-def with_keywords(keywords: Mapping[str, Value]) -> dict[str, Value]:
-    """What the keywords of a call put into a dict, `**value` spread."""
-    named = {name: value for name, value in keywords.items() if name != "**"}
-    return named if "**" not in keywords else {**spread(keywords["**"]), **named}
+def why_not(value: Value) -> str:
+    """Why a value is no plain one; empty where it is."""
+    try:
+        known(value)
+    except NotKnown as error:
+        return str(error)
+    return ""
+
+
+def is_plain(value: Value) -> TypeGuard[Const | Items]:
+    return isinstance(value, (Const, Items)) and not why_not(value)
+
+
+def truth(value: Value) -> bool | None:
+    """What a condition makes of it; None where that is not certain."""
+    if isinstance(value, Const):
+        return bool(value.value)
+    if isinstance(value, Items):
+        return None if any(isinstance(v, Unknown) for v in value.items.values()) else bool(value.items)
+    return True if isinstance(value, (Config, At, ScriptBackend, Def, Partial)) else None
+
+
+def elements(value: Value) -> list[Value] | None:
+    """What a loop goes through, or what is shared out among several names; None where it is not known."""
+    if not isinstance(value, Items) or REST in value.items:
+        return None
+    if any(part is MISSING for item in value.items.values() if isinstance(item, Unknown) for part in item.either):
+        return None
+    keys = list(value.items)
+    return [value.items[str(at)] for at in range(len(keys))] if value.listed else [Const(value=key) for key in keys]
 
 
 def inside(base: Config | At, name: str) -> At:
@@ -218,38 +372,10 @@ def inside(base: Config | At, name: str) -> At:
     )
 
 
-def items_of(pairs: Iterable[tuple[Value | None, Value]]) -> dict[str, Value]:
-    """The entries of a dict, `**other` as (None, other)."""
-    found: dict[str, Value] = {}
-    for key, value in pairs:
-        if isinstance(key, Const):
-            found[str(key.value)] = named(value, str(key.value))
-        else:
-            found |= spread(value if key is None else key)
-    return found
-
-
-def rounds_of(over: Value) -> Value:
-    """A constant list as rounds; a pair in it is shared out among two targets."""
-    if isinstance(over, Items):
-        return Rounds(rounds=tuple((Const(value=key),) for key in over.items)) if "**" not in over.items else over
-    if not isinstance(over, Const) or not isinstance(over.value, list):
-        return over
-    items: list[Any] = over.value
-    return Rounds(
-        rounds=tuple(tuple(map(constant, item)) if isinstance(item, list) else (constant(item),) for item in items)
-    )
-
-
-def constant(value: Any) -> Value:
-    if isinstance(value, dict):
-        return Items(items={str(key): constant(item) for key, item in value.items()})
-    return Const(value=value)
-
-
 def named(value: Value, name: str) -> Value:
-    """A pool takes the name of the first variable, attribute or key that holds it."""
-    return PoolHandle(name=name) if isinstance(value, PoolHandle) and not value.name else value
+    """A pool, or a value that is not known, takes the name of the first variable, attribute or key that holds it."""
+    nameless = isinstance(value, (PoolHandle, Unknown)) and not value.name and value is not MISSING
+    return evolve(value, name=name) if nameless else value
 
 
 def module(name: str) -> Value:
@@ -299,94 +425,24 @@ class Facts:
     artifacts: list[str] = field(factory=list)
     hcom: list[tuple[int, str, str]] = field(factory=list)
     """(line, code, why it may not be called) of each patch_for_hcom."""
-    in_models: dict[str, dict[str, list[int]]] = field(factory=dict)
-    """{what is decided: {function: lines}} of the scopes and events in a model's own code."""
+    in_models: list[tuple[str, str, int]] = field(factory=list)
+    """(what is decided, function, line or 0) of the scopes and events in a model's own code."""
+    elsewhere: dict[int, str] = field(factory=dict)
+    """{line: code} of what may compile with a configuration of the script, and is not in it."""
     unread: list[Unread] = field(factory=list)
 
+    def add(self, other: Facts) -> None:
+        for name, more in asdict(other, recurse=False).items():
+            mine = getattr(self, name)
+            mine.extend(more) if isinstance(more, list) else mine.update(more)
 
-@define(eq=False)
-class Analysis:
-    """What is known at one place of a script: the facts so far, the branches around it, the work that is left."""
 
-    torch_npu: str
-    steps_left: int
-    facts: Facts = field(factory=Facts)
-    rounds_deep: int = 0
-    """How many loops are read round for round at this place."""
-    set_by: dict[tuple[int, str], ast.AST] = field(factory=dict)
-    """{(configuration, path): the statement in a round that set it last}."""
-    branch: tuple[Branch, ...] = ()
-    """The branches and loops that this place lies in; empty where an assignment certainly happens."""
-
-    @property
-    def doubt(self) -> str:
-        """Why an assignment at this place may not happen; empty where it certainly does."""
-        return self.branch[-1].why if self.branch else ""
-
-    def doubt_of(self, made: Config | Items) -> str:
-        """Why an option of a configuration, or a key, may not be set at this place although the object is made."""
-        shared = sum(1 for one, other in zip(self.branch, made.branch, strict=False) if one is other)
-        return self.branch[-1].why if len(self.branch) > shared else ""
-
-    @contextmanager
-    def doubting(self, why: str) -> Iterator[None]:
-        before, self.branch = self.branch, (*self.branch, Branch(why=why))
-        yield  # what is raised inside ends the reading
-        self.branch = before
-
-    def step(self, count: int = 1) -> None:
-        self.steps_left -= count
-        if self.steps_left < 0:
-            raise TooLong
-
-    def code(self, node: ast.AST) -> str:
-        """The text of a part of the script. It takes the longer the longer it is."""
-        text = ast.unparse(node)
-        self.step(1 + len(text) // 20)
-        return text
-
-    def option(self, base: Config | At, name: str, value: Value, s: ast.AST) -> None:
-        place = inside(base, name)
-        config, path = place.config, place.path
-        if path in HOOKS:
-            config.hooks[HOOKS[path]] = s
-            return
-        if group_of(config.package, path, self.torch_npu):
-            self.unread(s, "a whole sub-configuration is replaced")
-            return
-        why = self.doubt_of(config) or (value.why if isinstance(value, Unknown) else "")
-        kept = plain(value)
-        leaf = attributes(config.package, self.torch_npu).get(path)
-        takes_function = leaf is not None and leaf.kind == "names" and kept is not None
-        if not why and takes_function != isinstance(value, Filter):
-            why = "it takes a function of nodes" if takes_function else "it is a function"
-        if not why and kept is None and not isinstance(value, Const):
-            why = unknown_in(value) or ""
-        self.step(count := size(kept))
-        why = why or (TOO_MANY if count > MOST_ITEMS else "")
-        why = why or self._again(config, path, s) or ""
-        why = why or set_option(config.package, config.values, path, kept, self.torch_npu) or ""
-        if why:
-            self.unread(s, why)
-
-    def _again(self, config: Config, path: str, s: ast.AST) -> str | None:
-        """One statement that sets one option in several rounds tries values: which one is meant is not known."""
-        if not self.rounds_deep:
-            return None
-        if self.set_by.setdefault((id(config), path), s) is not s:
-            self.set_by[id(config), path] = s
-        elif path in config.rounds_set:
-            config.values.pop(path, None)
-            return LOOP
-        config.rounds_set.add(path)
-        return None
-
-    def certain(self, value: Value, made: Items) -> Value:
-        """What a key of a dict may hold after an assignment at this place."""
-        why = self.doubt_of(made)
-        return Unknown(why=why) if why else value
-
-    def unread(self, s: ast.AST, why: str) -> None:
-        code = " ".join(self.code(s).split())
-        short = code if len(code) <= 100 else code[:97] + "..."
-        self.facts.unread.append(Unread(line=getattr(s, "lineno", 0), code=short, why=why))
+def unsettled(cells: Cells) -> Iterator[tuple[str, Const, str]]:
+    """(option, assignment that competes for it, why it is not certain)"""
+    for path, cell in cells.items():
+        rivals = cell.either if isinstance(cell, Unknown) else ()
+        for value in rivals:
+            if isinstance(value, Const) and isinstance(cell, Unknown):
+                others = [competitor(other) for other in rivals if other is not value]
+                against = f", against {' or '.join(others)}" if others else ", and another value may come after it"
+                yield path, value, f"{cell.why}{against}"

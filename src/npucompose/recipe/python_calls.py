@@ -1,0 +1,206 @@
+"""Functions and methods of Python that a script's values go through: of dicts, of attributes, of the environment."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from npucompose.recipe.values import (
+    MISSING,
+    NOT_CONSTANT,
+    REST,
+    At,
+    Config,
+    Const,
+    Items,
+    Logger,
+    Object,
+    Partial,
+    ScriptBackend,
+    Unknown,
+    Value,
+    elements,
+    from_environment,
+    inside,
+    plain,
+)
+
+Args = Sequence[Value]
+Keywords = Mapping[str, Value]
+
+
+def held_in(values: Iterable[Value]) -> tuple[Value, ...]:
+    """The objects that may be reached through values: code that has them may change them."""
+    found: dict[int, Value] = {}
+    for value in values:
+        if isinstance(value, (Config, At, Items, Object)):
+            found[id(value)] = value
+        parts = value.either if isinstance(value, Unknown) else value.items.values() if isinstance(value, Items) else ()
+        found |= {id(part): part for part in parts if isinstance(part, (Config, At, Items, Object, ScriptBackend))}
+    return tuple(found.values())
+
+
+def why_unknown(parts: Sequence[Value]) -> Unknown:
+    """Of several parts the first that says why it is not known: the variable of the environment, the argument."""
+    first = next((part for part in parts if isinstance(part, Unknown)), Unknown(why=NOT_CONSTANT))
+    return Unknown(why=str(first), name=first.name, either=held_in(parts))
+
+
+def _get(reader: Any, e: ast.Call, on: Items, args: Args, keywords: Keywords) -> Value:
+    default = args[1] if len(args) > 1 else keywords.get("default", Const(value=None))
+    if not args or not isinstance(args[0], Const) or on.listed:
+        return Unknown(why=NOT_CONSTANT, either=held_in([on]))
+    return on.items.get(str(args[0].value), on.items.get(REST, default))
+
+
+def _update(reader: Any, e: ast.Call, on: Items, args: Args, keywords: Keywords) -> Value:
+    named_ones = [(None if name == REST else Const(value=name), value) for name, value in keywords.items()]
+    reader.filled(on, [*((None, other) for other in args), *named_ones])
+    return Const(value=None)
+
+
+def _setdefault(reader: Any, e: ast.Call, on: Items, args: Args, keywords: Keywords) -> Value:
+    value = args[1] if len(args) > 1 else Const(value=None)
+    found = _get(reader, e, on, [*args[:1], MISSING], {})
+    if found is MISSING or isinstance(found, Unknown):
+        reader.filled(on, [(args[0] if args else MISSING, value if found is MISSING else found)])
+    return value if found is MISSING else found
+
+
+def _items(reader: Any, e: ast.Call, on: Items, args: Args, keywords: Keywords) -> Value:
+    keys = elements(on)
+    if keys is None or on.listed:
+        return Unknown(why="some of its keys are not constants", either=held_in([on]))
+    pairs = [(key, on.items[str(plain(key))]) for key in keys]
+    return reader.listed(e, [_pair(reader, pair) for pair in pairs])
+
+
+def _pair(reader: Any, pair: Sequence[Value]) -> Items:
+    made = Items(items=reader.cells(), listed=True)
+    made.items.update({str(at): value for at, value in enumerate(pair)})
+    return made
+
+
+def _pop(reader: Any, e: ast.Call, on: Items, args: Args, keywords: Keywords) -> Value:
+    found = _get(reader, e, on, [*args[:1], args[1] if len(args) > 1 else Unknown(why=NOT_CONSTANT)], {})
+    if args and isinstance(args[0], Const) and not on.listed:
+        reader.put(on.items, str(args[0].value), MISSING)
+    else:
+        reader.escape(on, f"line {e.lineno} takes something from it")
+    return found
+
+
+def _append(reader: Any, e: ast.Call, on: Items, args: Args, keywords: Keywords) -> Value:
+    if REST in on.items:
+        reader.spoil(on.items, on.items[REST].why, holds=held_in(args))
+    else:
+        reader.put(on.items, str(len(on.items)), args[0] if args else Unknown(why=NOT_CONSTANT))
+    return Const(value=None)
+
+
+def _read_only(reader: Any, e: ast.Call, on: Items, args: Args, keywords: Keywords) -> Value:
+    return Unknown(why=NOT_CONSTANT, either=held_in([on]))
+
+
+def _copy(reader: Any, e: ast.Call, on: Items, args: Args, keywords: Keywords) -> Value:
+    return _read_only(reader, e, on, args, keywords) if on.listed else _dict(reader, e, [on], {})
+
+
+def _getenv(reader: Any, e: ast.Call, args: Args, keywords: Keywords) -> Value:
+    return from_environment([*args[:1], *([keywords["default"]] if "default" in keywords else args[1:])])
+
+
+def _converted(reader: Any, e: ast.Call, args: Args, keywords: Keywords) -> Value:
+    """int(), bool(), str() and float() of a constant; of anything else what is known of that."""
+    convert: Mapping[str, Callable[[Any], Any]] = {"int": int, "bool": bool, "str": str, "float": float}
+    name = e.func.id if isinstance(e.func, ast.Name) else ""
+    if len(args) != 1 or not isinstance(args[0], Const):
+        return why_unknown(args)
+    try:
+        return Const(value=convert[name](args[0].value), node=e)
+    except (TypeError, ValueError, OverflowError, KeyError):
+        return Unknown(why=NOT_CONSTANT)
+
+
+def _namespace(reader: Any, e: ast.Call, args: Args, keywords: Keywords) -> Value:
+    made = reader.made(e, Object, name="SimpleNamespace")
+    for name, value in keywords.items():
+        reader.put(made.attributes, name, value)
+    return made
+
+
+def _get_logger(reader: Any, e: ast.Call, args: Args, keywords: Keywords) -> Value:
+    name = plain(args[0]) if args else ""
+    return Logger(name=name) if isinstance(name, str) else Unknown(why="a logger of unknown name")
+
+
+def _setattr(reader: Any, e: ast.Call, args: Args, keywords: Keywords) -> Value:
+    if len(args) == 3:
+        name = plain(args[1])
+        if isinstance(name, str):
+            reader.each(args[0], lambda base: reader.store(base, name, args[2], e))
+        else:
+            reader.escape(args[0], f"line {e.lineno} sets something of it")
+            if isinstance(args[0], (Config, At)):
+                reader.unread(e, "the option's name is not a constant")
+    return Const(value=None)
+
+
+def _getattr(reader: Any, e: ast.Call, args: Args, keywords: Keywords) -> Value:
+    name = plain(args[1]) if len(args) > 1 else None
+    if isinstance(name, str) and isinstance(args[0], (Config, At)):
+        return inside(args[0], name)
+    return Unknown(why="getattr() is known only when the script runs", either=held_in(args[:1]))
+
+
+def _dict(reader: Any, e: ast.Call, args: Args, keywords: Keywords) -> Value:
+    made = reader.made(e, Items)
+    _update(reader, e, made, args, keywords)
+    return made
+
+
+def _partial(reader: Any, e: ast.Call, args: Args, keywords: Keywords) -> Value:
+    """Read where it is called, or last where no call of it is seen."""
+    if not args or isinstance(args[0], Const):
+        return Unknown(why="functools.partial() is known only when the script runs")
+    made = Partial(function=args[0], node=e, args=tuple(args[1:]), keywords=keywords)
+    reader.defs.append(made)
+    return made
+
+
+def _exit(reader: Any, e: ast.Call, args: Args, keywords: Keywords) -> Value:
+    reader.dead = True
+    return Unknown(why=NOT_CONSTANT)
+
+
+def _first(reader: Any, e: ast.Call, args: Args, keywords: Keywords) -> Value:
+    return args[0] if args else Unknown(why=NOT_CONSTANT)
+
+
+DICT_METHODS: Mapping[str, Callable[[Any, ast.Call, Items, Args, Keywords], Value]] = {
+    "get": _get,
+    "update": _update,
+    "setdefault": _setdefault,
+    "items": _items,
+    "pop": _pop,
+    "append": _append,
+    "copy": _copy,
+    **dict.fromkeys(("keys", "values", "index", "count"), _read_only),
+}
+PYTHON: Mapping[str, Callable[[Any, ast.Call, Args, Keywords], Value]] = {
+    "os.getenv": _getenv,
+    "os.environ.get": _getenv,
+    "types.SimpleNamespace": _namespace,
+    "argparse.Namespace": _namespace,
+    "logging.getLogger": _get_logger,
+    "setattr": _setattr,
+    "getattr": _getattr,
+    "dict": _dict,
+    "functools.partial": _partial,
+    "super()": _first,
+    "torch.utils._pytree.tree_leaves": _first,
+    **dict.fromkeys(("sys.exit", "exit", "quit", "os._exit"), _exit),
+    **dict.fromkeys(("int", "bool", "str", "float"), _converted),
+}
+"""Functions of Python itself, and one of torch."""
