@@ -250,6 +250,7 @@ CASES = (
         "no program of ours",
         ledger(PointLedger.counts, "CREATE VIEW more AS SELECT 1"),
         "it holds the view 'more', which no program of ours makes",
+        "TypeError",
     ),
     Case(
         DATABASES,
