@@ -13,6 +13,11 @@ from typing import ClassVar
 
 LONGEST = 1500
 _OBEYED = re.compile(r"[\x00-\x09\x0b-\x1f\x7f]")
+_BLANK = re.compile(
+    "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0f\uffa0\U0001d159\U000e0100-\U000e01ef]"
+)
+"""Characters that Python calls printable and that show nothing: Unicode's Default_Ignorable_Code_Point (16.0) as far as
+it has letters, marks and symbols, and the blanks of Braille, Hangul and musical notation."""
 
 
 class OrchestratorError(Exception):
@@ -68,8 +73,7 @@ def unknown(kind: str, name: str, choices: Sequence[str], where: str = "") -> st
 
 def visible(text: str) -> str:
     """Without what a terminal would obey or hide: `\\x1b` for an escape character; lines stay lines."""
-    if text.isprintable():
-        return text
     if text.isascii():
-        return _OBEYED.sub(lambda found: ascii(found[0])[1:-1], text)
-    return "".join(c if c.isprintable() or c == "\n" else ascii(c)[1:-1] for c in text)
+        return text if text.isprintable() else _OBEYED.sub(lambda found: ascii(found[0])[1:-1], text)
+    text = _BLANK.sub(lambda found: ascii(found[0])[1:-1], text)
+    return text if text.isprintable() else "".join(c if c.isprintable() or c == "\n" else ascii(c)[1:-1] for c in text)

@@ -22,6 +22,7 @@ import attrs
 from attrs import field, frozen
 
 from airflow_free.errors import InvalidRequest, OrchestratorError, exit_status_of, unknown
+from airflow_free.sqlite_files import Connection, compare_schema, connect, connect_to_copy
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -98,45 +99,59 @@ class Ledger(ABC, Generic[E]):
     def columns(cls) -> tuple[str, ...]:
         return (*OWN, *(f.name for f in attrs.fields(cls.figures)))
 
-    def __init__(self, path: Path, connection: sqlite3.Connection) -> None:
+    def __init__(self, path: Path, connection: Connection) -> None:
         self.path, self.connection = path, connection
 
     @classmethod
     def open(cls, folder: Path) -> Self:
-        """The ledger in `folder`, made where there is none; OrchestratorError when what is there is none of ours."""
+        """The ledger in `folder`, made where there is none; OrchestratorError when what is there is none of ours, or
+        belongs to somebody else."""
         path = folder / FILE_NAME
         with usable(path):
             folder.mkdir(parents=True, exist_ok=True)
-            connection = sqlite3.connect(path, timeout=60, isolation_level=None)
-            connection.execute("PRAGMA journal_mode=WAL")
-            connection.execute("PRAGMA synchronous=NORMAL")
-            (version,) = connection.execute("PRAGMA user_version").fetchone()
-            if version not in (0, SCHEMA):
-                raise sqlite3.DatabaseError(f"it has schema {version}, and this version reads {SCHEMA}")
-            columns = ", ".join(cls.columns()[1:])
-            connection.execute(f"CREATE TABLE IF NOT EXISTS points (key PRIMARY KEY, {columns}) WITHOUT ROWID")
-            connection.execute(
-                "CREATE TABLE IF NOT EXISTS trials (study, number, key, state, params, objectives,"
-                " PRIMARY KEY (study, number)) WITHOUT ROWID"
-            )
-            connection.execute(f"PRAGMA user_version={SCHEMA}")
+            connection = connect(path, timeout_s=60)
+            with _closed_if_refused(connection), usable(path, connection):
+                connection.execute("PRAGMA journal_mode=WAL").fetchall()
+                connection.execute("PRAGMA synchronous=NORMAL")
+                (version,) = connection.execute("PRAGMA user_version").fetchone()
+                if version == 0:
+                    cls._make(connection)
+                cls._check(connection)
         return cls(path, connection)
 
     @classmethod
     def read(cls, folder: Path) -> Self:
-        """The ledger that is in `folder`, which anybody may have written: nothing there is changed. OrchestratorError
-        when it is none of ours."""
+        """The ledger that is in `folder`, which anybody may have written: a copy is read, and nothing there changed.
+        OrchestratorError when it is none of ours."""
         path = folder / FILE_NAME
-        # While somebody writes, its latest rows are in a file beside it, which only a database that is open can read.
-        beside = path.with_name(f"{FILE_NAME}-wal")
-        how = "mode=ro" if beside.exists() and beside.stat().st_size else "mode=ro&immutable=1"
         with usable(path):
-            connection = sqlite3.connect(f"{path.resolve().as_uri()}?{how}", timeout=60, isolation_level=None, uri=True)
-            (version,) = connection.execute("PRAGMA user_version").fetchone()
-            if version != SCHEMA:
-                connection.close()
-                raise sqlite3.DatabaseError(f"it has schema {version}, and this version reads {SCHEMA}")
+            connection = connect_to_copy(path)
+            with _closed_if_refused(connection), usable(path, connection):
+                cls._check(connection)
         return cls(path, connection)
+
+    @classmethod
+    def _make(cls, connection: Connection) -> None:
+        """The tables, in a database that holds none; two sweeps may begin at the same time."""
+        connection.execute("BEGIN IMMEDIATE")
+        compare_schema(connection, dict.fromkeys(cls._tables(), ()))
+        points = ", ".join(cls.columns()[1:])
+        connection.execute(f"CREATE TABLE IF NOT EXISTS points (key PRIMARY KEY, {points}) WITHOUT ROWID")
+        trials = f"{TRIAL}, PRIMARY KEY (study, number)"
+        connection.execute(f"CREATE TABLE IF NOT EXISTS trials ({trials}) WITHOUT ROWID")
+        connection.execute(f"PRAGMA user_version={SCHEMA}")
+        connection.execute("COMMIT")
+
+    @classmethod
+    def _check(cls, connection: Connection) -> None:
+        (version,) = connection.execute("PRAGMA user_version").fetchone()
+        if version != SCHEMA:
+            raise sqlite3.DatabaseError(f"it has schema {version}, and this version reads {SCHEMA}")
+        compare_schema(connection, cls._tables())
+
+    @classmethod
+    def _tables(cls) -> dict[str, tuple[str, ...]]:
+        return {"points": cls.columns(), "trials": tuple(TRIAL.split(", "))}
 
     def __enter__(self) -> Self:
         return self
@@ -148,7 +163,7 @@ class Ledger(ABC, Generic[E]):
         """All of them or none; an earlier end of the same point is replaced."""
         columns = self.columns()
         rows = [(*(_as_cell(getattr(entry, name)) for name in OWN), *attrs.astuple(entry.figures)) for entry in entries]
-        with usable(self.path):
+        with usable(self.path, self.connection):
             self.connection.execute("BEGIN IMMEDIATE")
             try:
                 marks = ",".join("?" * len(columns))
@@ -162,7 +177,7 @@ class Ledger(ABC, Generic[E]):
     def ends(self, keys: Sequence[str]) -> dict[str, E]:
         """{key: its end} of those that have ended."""
         found: dict[str, E] = {}
-        with usable(self.path):
+        with usable(self.path, self.connection):
             for start in range(0, len(keys), AT_ONCE):
                 some = keys[start : start + AT_ONCE]
                 marks = ",".join("?" * len(some))
@@ -176,7 +191,7 @@ class Ledger(ABC, Generic[E]):
         if by not in self.sortable:
             raise InvalidRequest(unknown("figure", by, self.sortable, "--sort"))
         order = f"{by} IS NULL, {by} {'DESC' if descending else 'ASC'}, key"
-        with usable(self.path):
+        with usable(self.path, self.connection):
             rows = self.connection.execute(
                 f"SELECT {self._selected} FROM points ORDER BY {order} LIMIT ?", (limit or -1,)
             )
@@ -188,7 +203,7 @@ class Ledger(ABC, Generic[E]):
         """(key, overrides, the values of these columns) of every point of these statuses that has the first of the
         numbers: rows and no entries, because it is asked of a whole ledger."""
         marks = ",".join("?" * len(statuses))
-        with usable(self.path):
+        with usable(self.path, self.connection):
             for key, overrides, *found in self.connection.execute(
                 f"SELECT {', '.join(('key', 'overrides', *texts, *numbers))} FROM points "
                 f"WHERE {numbers[0]} IS NOT NULL AND status IN ({marks})",
@@ -202,18 +217,18 @@ class Ledger(ABC, Generic[E]):
     def write_trial(self, trial: Trial) -> None:
         """An earlier end of the same trial, one that is run again, is replaced."""
         row = (trial.study, trial.number, trial.key, trial.state, json.dumps(trial.params), json.dumps(trial.values))
-        with usable(self.path):
+        with usable(self.path, self.connection):
             self.connection.execute("INSERT OR REPLACE INTO trials VALUES (?,?,?,?,?,?)", row)
 
     def trials(self, study: str) -> list[Trial]:
         """Those of one study that have ended, by number."""
-        with usable(self.path):
+        with usable(self.path, self.connection):
             rows = self.connection.execute(f"SELECT {TRIAL} FROM trials WHERE study = ? ORDER BY number", (study,))
             return [self._trial(row) for row in rows]
 
     def counts(self) -> dict[str, int]:
         """{status: how many}."""
-        with usable(self.path):
+        with usable(self.path, self.connection):
             found = dict(self.connection.execute("SELECT status, count(*) FROM points GROUP BY status ORDER BY 2 DESC"))
             for status in found:
                 if status not in self.statuses:
@@ -258,11 +273,25 @@ class Ledger(ABC, Generic[E]):
 
 
 @contextmanager
-def usable(path: Path) -> Iterator[None]:
+def usable(path: Path, connection: Connection | None = None) -> Iterator[None]:
     try:
         yield
     except (sqlite3.Error, OSError, UnicodeDecodeError) as error:  # SQLite quotes what it cannot read
-        raise OrchestratorError(f"the ledger {path} cannot be used: {error}.") from error
+        if connection is not None and connection.stopped is not None:
+            raise connection.stopped from None
+        late = ""
+        if connection is not None and str(error) == "interrupted":
+            late = f", after {connection.budget_s:.1f} s of processor time"
+        raise OrchestratorError(f"the ledger {path} cannot be used: {error}{late}.") from error
+
+
+@contextmanager
+def _closed_if_refused(connection: Connection) -> Iterator[None]:
+    try:
+        yield
+    except BaseException:
+        connection.close()
+        raise
 
 
 def _as_cell(value: object) -> object:

@@ -25,8 +25,11 @@ import attrs
 from attrs import field, frozen
 
 from airflow_free.errors import OrchestratorError
+from airflow_free.foreign_files import is_regular, read_bytes
 
 RECORD_SCHEMA = 1
+MOST_BYTES = 2**28
+"""Of one record: the facts of the largest graphs have some MiB."""
 STAGE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 KEY = re.compile(r"[0-9a-f]{64}")
 
@@ -127,7 +130,7 @@ class Store:
 
     def has_files(self, stage: str, key: str, names: Iterable[str]) -> bool:
         """Whether all of them are kept: a run may be killed between writing its record and keeping its files."""
-        return all((self.file(stage, key, name)).is_file() for name in names)
+        return all(is_regular(self.file(stage, key, name)) for name in names)
 
     def bring_files(self, stage: str, key: str, folder: Path) -> None:
         """Put the files that were kept with the record into `folder`."""
@@ -141,7 +144,7 @@ class Store:
     def file_names(self, stage: str, key: str) -> list[str]:
         """Of the files that were kept with the record."""
         kept = self.file(stage, key)
-        return sorted(file.relative_to(kept).as_posix() for file in kept.rglob("*") if file.is_file())
+        return sorted(file.relative_to(kept).as_posix() for file in kept.rglob("*") if is_regular(file))
 
     def put_file(self, stage: str, key: str, name: str, content: bytes) -> None:
         """Keep a file with the record that came from elsewhere."""
@@ -158,7 +161,7 @@ class Store:
 
     def _load(self, path: Path) -> Record | None:
         try:
-            return Record.from_text(path.read_text(encoding="utf-8"))
+            return Record.from_text(read_bytes(path, MOST_BYTES).decode())
         except FileNotFoundError:
             return None
         except (OSError, ValueError, RecursionError) as error:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from airflow_free import foreign_files
 from npucompose.errors import ConfigError
 from npucompose.input_safety import MOST_BYTES, RECIPE, load_yaml, plain_yaml, read_text
 from npucompose.registry import UserFunction, working_directory_importable
@@ -29,13 +30,13 @@ def test_a_file_is_read_up_to_its_last_byte(tmp_path: Path) -> None:
 def test_what_is_longer_than_it_says_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "f"
     file.write_bytes(b"x" * 10)
-    real = Path.stat
+    real = os.fstat
 
-    def smaller(self: Path, **more: Any) -> Any:
-        found = real(self, **more)
-        return os.stat_result([*found[:6], 3, *found[7:10]]) if self == file else found
+    def smaller(handle: int) -> Any:
+        found = real(handle)
+        return os.stat_result([*found[:6], 3, *found[7:10]])
 
-    monkeypatch.setattr(Path, "stat", smaller)
+    monkeypatch.setattr(foreign_files.os, "fstat", smaller)
     with pytest.raises(ConfigError, match=rf"^{file} is longer than 9 bytes and is not read\.$"):
         read_text(file, 9)
     assert read_text(file, 10) == "x" * 10

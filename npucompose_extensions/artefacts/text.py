@@ -8,6 +8,7 @@ import re
 from pathlib import Path
 from typing import Any, cast
 
+from airflow_free.foreign_files import UnusableFile, read_bytes
 from npucompose.errors import ConfigError
 
 Message = dict[str, list[Any]]
@@ -24,15 +25,13 @@ LIMIT_BYTES = 64 << 20
 def text_of(path: Path, limit: int) -> str:
     """The file's text; ConfigError when it cannot be read, is empty, binary, or has more than `limit` bytes."""
     try:
-        if path.exists() and not path.is_file():  # a pipe or /dev/zero would never end
-            raise ConfigError(f"{path} is no file.")
-        size = path.stat().st_size
-        if size > limit:
-            raise ConfigError(
-                f"{path} has {size} bytes; at most {limit} are read. Cut the log to the run in question (grep its "
-                "process id), or dump the graph without weights: DUMP_GE_GRAPH=2."
-            )
-        data = path.read_bytes()
+        data = read_bytes(path, limit, named=True)
+    except UnusableFile as error:
+        advice = (
+            "Cut the log to the run in question (grep its process id), or dump the graph without weights: "
+            "DUMP_GE_GRAPH=2."
+        )
+        raise ConfigError(f"{path} {error}." + (f" {advice}" if "bytes" in str(error) else "")) from None
     except OSError as error:
         raise ConfigError(f"{path} cannot be read: {error.strerror or error}.") from error
     if not data.strip():

@@ -43,7 +43,9 @@ class Folder:
         if not (path / CONFIG).is_file():
             path = _downloaded(name, where)
         try:
-            said: Any = json.loads(read_text(path / CONFIG, MOST_BYTES))
+            said: Any = json.loads(  # the hub's cache is made of links
+                read_text(path / CONFIG, MOST_BYTES, named=True)
+            )
         except (ValueError, RecursionError) as error:
             raise ConfigError(f"{where}={name}: {CONFIG} is not JSON: {error}.") from error
         if not isinstance(said, dict):

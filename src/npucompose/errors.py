@@ -17,6 +17,8 @@ from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import ClassVar
 
+from airflow_free.errors import visible as visible
+
 
 class NpuComposeError(Exception):
     """The base: str(e) is one paragraph that a person can act on; no traceback is needed to understand it.
@@ -198,15 +200,3 @@ def path_error(error: OSError) -> ConfigError | None:
     if told is not None:
         told.__cause__ = error
     return told
-
-
-_OBEYED = re.compile(r"[\x00-\x09\x0b-\x1f\x7f]")
-
-
-def visible(text: str) -> str:
-    """Without what a terminal would obey or hide: `\\x1b` for an escape character; lines stay lines."""
-    if text.isprintable():
-        return text
-    if text.isascii():
-        return _OBEYED.sub(lambda found: ascii(found[0])[1:-1], text)
-    return "".join(c if c.isprintable() or c == "\n" else ascii(c)[1:-1] for c in text)

@@ -20,6 +20,7 @@ import yaml
 from attrs import define, field, frozen
 from yaml.constructor import SafeConstructor
 
+from airflow_free.foreign_files import UnusableFile, read_bytes
 from npucompose.errors import ConfigError
 
 TAG = "tag:yaml.org,2002:"
@@ -251,24 +252,17 @@ MOST_BYTES = 16 * 2**20
 RECIPE = InputLimits(most_values=500_000, deepest=32, aliases=False)
 
 
-def read_text(path: Path, most_bytes: int = MOST_BYTES) -> str:
-    """What is in a file; ConfigError says why it is not read. Nothing is read of what is too large or no file."""
+def read_text(path: Path, most_bytes: int = MOST_BYTES, *, named: bool = False) -> str:
+    """What is in a file; ConfigError says why it is not read. Nothing is read of what is too large, no file, or a link
+    that a person has not `named` on the command line."""
     try:
-        if not path.exists():
-            raise FileNotFoundError
-        if not path.is_file():  # a pipe or /dev/zero would never end
-            raise ConfigError(f"{path} is no file.")
-        size = path.stat().st_size
-        if size > most_bytes:
-            raise ConfigError(f"{path} has {size:,} bytes; a file of more than {most_bytes:,} is not read.")
-        with path.open("rb") as file:
-            data = file.read(most_bytes + 1)  # it may be longer than it says, or grow meanwhile
+        data = read_bytes(path, most_bytes, named=named)
+    except UnusableFile as error:
+        raise ConfigError(f"{path} {error}.") from None
     except FileNotFoundError:
         raise ConfigError(f"{path}: there is no such file.") from None
     except (OSError, ValueError) as error:
         raise ConfigError(f"{path} cannot be read: {error}.") from error
-    if len(data) > most_bytes:
-        raise ConfigError(f"{path} is longer than {most_bytes:,} bytes and is not read.")
     try:
         return io.TextIOWrapper(io.BytesIO(data), encoding="utf-8-sig").read()
     except UnicodeDecodeError as error:

@@ -6,14 +6,12 @@ import platform
 import socket
 import subprocess
 import sys
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from npucompose.measure import environment as measured
-from npucompose.measure.environment import _build_settings, cpu, environment, git_state, peak_rss_bytes, versions
+from npucompose.measure.environment import _build_settings, cpu, environment, peak_rss_bytes, versions
 from npucompose.table.structure import facts_of
 from npucompose.version import __version__
 
@@ -45,27 +43,6 @@ def test_versions_are_read_without_torch() -> None:
     assert subprocess.run([sys.executable, "-c", code], env=environment_, check=False).returncode == 0
 
 
-def test_outside_a_repository_there_is_no_commit(tmp_path: Path) -> None:
-    assert git_state(tmp_path) == (None, None)
-
-
-def test_the_commit_of_the_folder_is_recorded(tmp_path: Path) -> None:
-    def git(*arguments: str) -> None:
-        identity = ("-c", "user.name=a", "-c", "user.email=a@b.c")
-        subprocess.run(["git", *identity, *arguments], cwd=tmp_path, check=True, capture_output=True)
-
-    git("init")
-    (tmp_path / "file").write_text("1")
-    git("add", "file")
-    git("commit", "-m", "one")
-    commit, dirty = git_state(tmp_path)
-    assert commit is not None
-    assert len(commit) == 40
-    assert dirty is False
-    (tmp_path / "file").write_text("2")
-    assert git_state(tmp_path) == (commit, True)
-
-
 def test_the_peak_of_a_small_process_is_not_that_of_its_parent() -> None:
     ballast = bytearray(200 << 20)
     ballast[::4096] = b"x" * len(ballast[::4096])
@@ -73,30 +50,6 @@ def test_the_peak_of_a_small_process_is_not_that_of_its_parent() -> None:
     environment_ = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     child = subprocess.run([sys.executable, "-c", code], env=environment_, check=True, capture_output=True, text=True)
     assert 1 << 20 < int(child.stdout) < peak_rss_bytes() - (100 << 20)
-
-
-def test_a_folder_of_a_stranger_names_no_program_for_git(tmp_path: Path) -> None:
-    """core.fsmonitor and the filters of .gitattributes are programs that `git status` runs."""
-    folder, ran = tmp_path / "theirs", tmp_path / "executed"
-    folder.mkdir()
-    (folder / "file.txt").write_text("one\n")
-
-    def git(*words: str) -> None:
-        who = ["-c", "user.name=x", "-c", "user.email=x@example.invalid"]
-        subprocess.run(["git", *who, *words], cwd=folder, check=True, capture_output=True)
-
-    git("init")
-    git("add", ".")
-    git("commit", "-m", "one")
-    assert git_state(folder)[1] is False
-    (folder / ".git" / "info" / "attributes").write_text("* filter=theirs diff=theirs\n")
-    for name in ("core.fsmonitor", "filter.theirs.clean", "filter.theirs.smudge", "diff.external", "core.pager"):
-        git("config", name, f"touch '{ran}'; cat")
-    (folder / "file.txt").write_text("another\n")
-    commit, dirty = git_state(folder)
-    assert (commit is not None, dirty, ran.exists()) == (True, True, False)
-    subprocess.run(["git", "status"], cwd=folder, check=False, capture_output=True)
-    assert ran.exists()  # what they name is run by the command that was asked before
 
 
 def test_a_name_without_a_version_is_left_out_and_npucompose_has_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -143,52 +96,6 @@ def test_the_environment_holds_what_each_part_says(monkeypatch: pytest.MonkeyPat
         "OMP_NUM_THREADS": "5",
     }
     assert environment().device == {}
-
-
-class Git:
-    """What is asked of `subprocess.run`, and answers made up beforehand."""
-
-    def __init__(self, answers: Mapping[str, Any]) -> None:
-        self.answers, self.asked = answers, list[tuple[list[str], dict[str, Any]]]()
-
-    def __call__(self, command: list[str], **options: Any) -> subprocess.CompletedProcess[str]:
-        self.asked.append((command, options))
-        word = command[len(measured.GIT)]
-        answer = self.answers[word]
-        if isinstance(answer, BaseException):
-            raise answer
-        return subprocess.CompletedProcess(command, answer[0], stdout=answer[1], stderr="")
-
-
-@pytest.mark.parametrize(
-    ("answers", "state"),
-    [
-        ({"rev-parse": (0, "abc\n"), "diff-files": (0, ""), "diff-index": (0, "")}, ("abc", False)),
-        ({"rev-parse": (0, "abc\n"), "diff-files": (0, ":100644 x\n"), "diff-index": (0, "")}, ("abc", True)),
-        ({"rev-parse": (0, "abc\n"), "diff-files": (0, ""), "diff-index": (0, ":100644 x\n")}, ("abc", True)),
-        ({"rev-parse": (0, "abc\n"), "diff-files": (128, ""), "diff-index": (0, "")}, ("abc", None)),
-        ({"rev-parse": (128, "abc\n")}, (None, None)),
-        ({"rev-parse": FileNotFoundError("git")}, (None, None)),
-        ({"rev-parse": subprocess.TimeoutExpired("git", 10)}, (None, None)),
-    ],
-)
-def test_git_is_asked_with_nothing_of_the_folder_run_and_for_ten_seconds(
-    answers: dict[str, Any], state: tuple[Any, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    git = Git(answers)
-    monkeypatch.setattr(subprocess, "run", git)
-    monkeypatch.setenv("KEPT", "yes")
-    assert git_state(tmp_path) == state
-    words = {
-        "rev-parse": ["rev-parse", "HEAD"],
-        "diff-files": ["diff-files"],
-        "diff-index": ["diff-index", "--cached", "HEAD"],
-    }
-    assert [command for command, _ in git.asked] == [[*measured.GIT, *words[name]] for name in answers]
-    for _, options in git.asked:
-        environment_ = options.pop("env")
-        assert options == {"cwd": tmp_path, "capture_output": True, "text": True, "timeout": 10, "check": False}
-        assert environment_ == {**os.environ, "GIT_OPTIONAL_LOCKS": "0", "GIT_NO_LAZY_FETCH": "1"}
 
 
 def test_the_peak_is_that_of_the_address_space_where_the_system_tells_it(

@@ -8,10 +8,12 @@ import sqlite3
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Literal
+from unittest.mock import patch
 
 import yaml
 from attrs import frozen
 
+from airflow_free import sqlite_files
 from airflow_free.keys import digest
 from airflow_free.ledger import FILE_NAME, Trial
 from airflow_free.store import Record, Store
@@ -92,6 +94,47 @@ def opened(folder: Path) -> Any:
         return there.counts()
 
 
+def another_users(is_theirs: Callable[[Path], bool]) -> Callable[[Path], Any]:
+    def read(folder: Path) -> Any:
+        with PointLedger.open(folder):
+            pass
+        with patch.object(sqlite_files, "foreign_owner", lambda place: 7 if is_theirs(place) else None):
+            return opened_again(folder)
+
+    return read
+
+
+def opened_again(folder: Path) -> Any:
+    with PointLedger.open(folder) as there:
+        return there.counts()
+
+
+def linked(folder: Path) -> Any:
+    with PointLedger.open(folder):
+        pass
+    (folder / "mine").touch()
+    os.link(folder / "mine", folder / f"{FILE_NAME}-wal")
+    return opened_again(folder)
+
+
+def with_a_super_journal(folder: Path) -> Any:
+    with PointLedger.open(folder):
+        pass
+    (folder / f"{FILE_NAME}-journal").write_bytes(b"any" * 400 + sqlite_files.SUPER_JOURNAL)
+    return opened_again(folder)
+
+
+def interrupted(folder: Path) -> Any:
+    """A signal while SQLite works, as its handler raises it."""
+    with PointLedger.open(folder) as there, patch.object(sqlite_files.time, "thread_time") as clock:
+        there.connection.set_progress_handler(there.connection._is_over, 1)
+        clock.side_effect = [0.0, KeyboardInterrupt]
+        try:
+            return there.counts()
+        except KeyboardInterrupt as error:
+            raise Unread(type(error).__name__) from None
+
+
 def points(text: str) -> Callable[[Path], Any]:
     def read(folder: Path) -> Any:
         (folder / "points.json").write_text(text)
@@ -129,11 +172,12 @@ def mode(name: str, version: str) -> Callable[[Path], Any]:
     return read
 
 
-LOCK, LEDGER, GATHER, STORE = (
+LOCK, LEDGER, GATHER, STORE, DATABASES = (
     "npucompose.experiment.lock",
     "airflow_free.ledger",
     "npucompose.experiment.sweep.gather",
     "airflow_free.store",
+    "airflow_free.sqlite_files",
 )
 REPORTS, RECORDS, FACTS, VERSIONS = (
     "npucompose.report.json",
@@ -194,14 +238,48 @@ CASES = (
         "experiment.trust is not a recipe's to say",
     ),
     Case(LOCK, "was changed after", recipe(experiment={"seed": 2}), "its experiment was changed after it was locked"),
-    Case(LEDGER, "Ledger.open :: it has schema", opened, "it has schema 7, and this version reads 1"),
+    Case(LEDGER, "it has schema", opened, "it has schema 7, and this version reads 1", "lacks key"),
     Case(
         LEDGER,
-        "Ledger.read :: it has schema",
+        "it has schema",
         ledger(PointLedger.counts, "PRAGMA user_version=7"),
         "it has schema 7, and this version reads 1",
-        "closed database",
     ),
+    Case(
+        DATABASES,
+        "no program of ours",
+        ledger(PointLedger.counts, "CREATE VIEW more AS SELECT 1"),
+        "it holds the view 'more', which no program of ours makes",
+        "TypeError",
+    ),
+    Case(
+        DATABASES,
+        "lacks",
+        ledger(PointLedger.entries, "DROP TABLE points"),
+        "its table points lacks key, status",
+        "no such table",
+    ),
+    Case(
+        DATABASES,
+        "(why)",
+        another_users(lambda place: place.is_file()),
+        "sweeps.sqlite belongs to another user (number 7)",
+    ),
+    Case(
+        DATABASES,
+        "{path.parent} belongs",
+        another_users(Path.is_dir),
+        "belongs to another user (number 7)",
+    ),
+    Case(
+        DATABASES,
+        "{place.name} belongs",
+        another_users(lambda place: place.is_file()),
+        "sweeps.sqlite belongs to another user (number 7)",
+    ),
+    Case(DATABASES, "is no file of its own", linked, "sweeps.sqlite-wal is no file of its own"),
+    Case(DATABASES, "names a file", with_a_super_journal, "names a file that SQLite would delete"),
+    Case(LEDGER, "connection.stopped", interrupted, "KeyboardInterrupt", "OperationalError: interrupted"),
     Case(LEDGER, "unknown('figure'", ledger(lambda made: made.entries(by="key")), "unknown figure 'key'"),
     Case(
         LEDGER,
@@ -219,8 +297,8 @@ CASES = (
         LEDGER,
         "from error",
         ledger(PointLedger.counts, "DROP TABLE points"),
-        "cannot be used: no such table",
-        "OperationalError",
+        "cannot be used: its table points lacks",
+        "DatabaseError",
     ),
     Case(
         LEDGER,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import socket as sockets
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -26,18 +28,32 @@ def at(path: str, most_bytes: int = 1_000) -> Callable[[Path], Any]:
     return lambda folder: read_text(folder / path, most_bytes)
 
 
+def socket(folder: Path) -> str:
+    place = folder / "socket"
+    with sockets.socket(sockets.AF_UNIX) as made:
+        made.bind(os.path.relpath(place))  # its name may not be long
+        return read_text(place)
+
+
+def link(folder: Path) -> str:
+    (folder / "link").symlink_to("/etc/hostname")
+    return read_text(folder / "link")
+
+
 def yaml(content: str, limits: InputLimits = WITH_ALIASES) -> Callable[[Path], Any]:
     return lambda folder: plain_data(content, "x", limits)
 
 
-TEXT, YAML = "npucompose.input_safety", "npucompose.input_safety"
+TEXT, YAML, FILES = "npucompose.input_safety", "npucompose.input_safety", "airflow_free.foreign_files"
 CASES = (
-    Case(TEXT, "raise FileNotFoundError", at("none"), "there is no such file", "is no file"),
-    Case(TEXT, "is no file", at("/dev/null"), "/dev/null is no file"),
-    Case(TEXT, "a file of more than", text(b"12345", 4), "has 5 bytes; a file of more than 4", "is longer"),
+    Case(FILES, "that can be opened", socket, "is no file that can be opened", "cannot be read: [Errno 6]"),
+    Case(FILES, "raise UnusableFile('is no file')", at("/dev/null"), "/dev/null is no file"),
+    Case(FILES, "is a link", link, "is a link, and no link is followed", "cannot be read: [Errno 40]"),
+    Case(FILES, "a file of more than", text(b"12345", 4), "has 5 bytes; a file of more than 4", "is longer"),
+    Case(FILES, "is longer than", at("/proc/self/status", 10), "is longer than 10 bytes"),
+    Case(TEXT, "{path} {error}", at("/dev/null"), "/dev/null is no file", "UnusableFile: is no file"),
     Case(TEXT, "there is no such file", at("none"), "there is no such file", "FileNotFoundError"),
     Case(TEXT, "cannot be read", at("x" * 300), "cannot be read", "OSError"),
-    Case(TEXT, "is longer than", at("/proc/self/status", 10), "is longer than 10 bytes"),
     Case(TEXT, "is not text in UTF-8", text(b"caf\xe9"), "is not text in UTF-8", "UnicodeDecodeError"),
     Case(TEXT, "is no name of an environment", lambda _: variable("A,B"), "is no name of an environment variable"),
     Case(TEXT, "that it is a secret", lambda _: variable("API_TOKEN"), "its name says that it is a secret"),

@@ -38,7 +38,7 @@ class Trace:
         ConfigError with the line of what is neither.
         """
         steps: Counter[int] = Counter()
-        lines = csv.reader(read_text(path, MOST_BYTES).splitlines())
+        lines = csv.reader(read_text(path, MOST_BYTES, named=True).splitlines())
         for number, cells in enumerate(lines, 1):
             found = [cell.strip() for cell in cells]
             if not any(found) or (number == 1 and not NUMBER.fullmatch(found[0])):

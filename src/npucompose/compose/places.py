@@ -61,7 +61,7 @@ def _place(path: str, said_by: str, files: Mapping[str, str]) -> str | None:
 
 def line_that_names(file: str, *words: str) -> str:
     """`mine/experiment/x.yaml:3`: the first line of a file that has all the words; the file alone where none has."""
-    lines = read_text(Path(file)).splitlines()
+    lines = read_text(Path(file), named=True).splitlines()
     number = next((n for n, line in enumerate(lines, 1) if all(word in line for word in words)), None)
     return f"{shown_path(file)}{f':{number}' if number else ''}"
 
@@ -71,7 +71,7 @@ def line_of(file: str, path: Sequence[str]) -> int | None:
     import yaml
 
     try:
-        root = yaml.compose(read_text(Path(file)), Loader=yaml.SafeLoader)
+        root = yaml.compose(read_text(Path(file), named=True), Loader=yaml.SafeLoader)
     except (yaml.YAMLError, OSError, ValueError):
         return None
     found = (_line(root, path[start:]) for start in range(len(path)))

@@ -83,7 +83,7 @@ def _read(words: Sequence[str], out: str | None) -> int:
     if len(words) != 1:
         raise ConfigError("device-kit read takes one result file: npucompose device-kit read results.json")
     file = Path(words[0])
-    results = premises.read(file, read_text(file))
+    results = premises.read(file, read_text(file, named=True))
     print("\n".join(_lines(results)))
     for path in _written(Path(out) if out else device_folder(device_name(results)), result_files(results)):
         print(f"written: {path}")

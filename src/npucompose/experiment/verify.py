@@ -345,7 +345,7 @@ def newer(locked: Locked, wanted: Locked) -> dict[str, Any]:
 
 def _against_a_device(locked: Locked, file: Path, *, trust: bool) -> int:
     """Exit status 2 with every refuted claim that the recipe rests on; else what was proven, and 0."""
-    results = premises.read(file, read_text(file))
+    results = premises.read(file, read_text(file, named=True))
     job = job_of(locked, trust=trust)
     check_claims(job.checked.experiment, job.ingredients.values, [results])
     print(premises.judged(job.checked.experiment, results), end="")

@@ -9,12 +9,12 @@ import os
 import platform
 import re
 import resource
-import subprocess
 import sys
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from npucompose.machine import cpu_model, installed_version, thread_settings, usable_cores
+from npucompose.measure.repository import git_state
 from npucompose.results.record import Environment
 from npucompose.version import __version__
 
@@ -89,40 +89,6 @@ def environment(device: Mapping[str, str] | None = None) -> Environment:
 
 def _build_settings(config: str) -> dict[str, str]:
     return {name: found[1].strip() for name in BUILD_SETTINGS if (found := re.search(rf"\b{name}=([^,\n]*)", config))}
-
-
-GIT = ("git", "--no-pager", "-c", "core.fsmonitor=false", "-c", "protocol.allow=never")
-"""The working folder may be somebody else's, with a configuration of its own: it may name programs, and none is run."""
-
-
-def git_state(folder: Path | None = None) -> tuple[str | None, bool | None]:
-    """(commit, whether tracked files were changed) of the working folder; (None, None) outside a repository.
-
-    Of the working folder and not of the package: an installed package may lie in a .venv inside somebody's repository,
-    whose commit says nothing about it.
-    """
-    commit = _git("rev-parse", "HEAD", folder=folder)
-    if commit is None:
-        return None, None
-    # By what the index remembers of the files, without reading them: `status` would, through the folder's own filters.
-    changed = [_git(*words, folder=folder) for words in (("diff-files",), ("diff-index", "--cached", "HEAD"))]
-    return commit, None if None in changed else any(changed)
-
-
-def _git(*arguments: str, folder: Path | None) -> str | None:
-    try:
-        done = subprocess.run(
-            [*GIT, *arguments],
-            cwd=folder,
-            capture_output=True,
-            text=True,
-            timeout=10,
-            check=False,
-            env={**os.environ, "GIT_OPTIONAL_LOCKS": "0", "GIT_NO_LAZY_FETCH": "1"},
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return done.stdout.strip() if done.returncode == 0 else None
 
 
 PROC_STATUS = Path("/proc/self/status")

@@ -81,7 +81,7 @@ def read(file: str, name: str) -> Declared | None:
     None where the text does not decide it: decorated, bound twice, imported from elsewhere, an inherited `__init__`.
     """
     try:
-        tree = ast.parse(read_text(Path(file)))
+        tree = ast.parse(read_text(Path(file), named=True))
     except (SyntaxError, ValueError, RecursionError, MemoryError, ConfigError):
         return None  # importing it will say why
     if list(_bound(tree)).count(name) != 1:

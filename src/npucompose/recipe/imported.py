@@ -109,7 +109,7 @@ def import_file(
     `compilation` is the number of one in a script that compiles several times, from 1 on; `assume` says what conditions
     or names of it are: `("args.fast=True",)`.
     """
-    text, name = read_text(Path(path), MOST_BYTES), str(path)
+    text, name = read_text(Path(path), MOST_BYTES, named=True), str(path)
     command = Path(path).suffix in COMMANDS
     if not command and Path(path).suffix not in (".yaml", ".yml", ".json"):
         if vllm_ascend_version is not None:

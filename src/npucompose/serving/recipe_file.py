@@ -39,7 +39,7 @@ def _of_experiment(path: str) -> Checked:
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder, "experiment", "recipe.yaml")
         place.parent.mkdir()
-        place.write_text(read_text(Path(path)), encoding="utf-8")
+        place.write_text(read_text(Path(path), named=True), encoding="utf-8")
         try:
             return check(compose(["experiment=recipe"], config_dirs=[folder]), with_model=False)
         except ConfigError as error:

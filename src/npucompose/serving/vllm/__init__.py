@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import logging
 
+from npucompose import executed_caches
+
 READ_AT = "0.32.0"
 CPU = "vllm.platforms.cpu.CpuPlatform"
 """The platform of vLLM's that a recipe acts on."""
@@ -18,8 +20,9 @@ def register() -> str | None:
 
     Without a recipe that class answers everything as vLLM's own does: vLLM asks for platforms before it has read a
     command line, so that nothing can be known yet. A vLLM that cannot be asked reports no error of a plug-in: its log
-    gets a warning.
+    gets a warning. From the folders of compiled code, which vLLM asks for later, nothing of another user is loaded.
     """
+    executed_caches.make_private()
     try:
         from vllm.platforms import builtin_platform_plugins  # pyright: ignore[reportMissingImports]
 
