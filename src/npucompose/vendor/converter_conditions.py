@@ -24,6 +24,7 @@ TENSOR, GIVEN = "tensor", "tensor()"
 ARCH35, RESULTS, META_OUTPUTS = "is_arch35", "results", "meta_outputs"
 """What a condition asks besides the arguments: whether the product is an Ascend 950, how many results there are, and
 the one result."""
+NOT_950 = f"not {ARCH35}()"
 BY_NUMBER, BY_DTYPE = "torch_dtype_value_to_ge_type", "torch_type_to_ge_type"
 """TorchAir's functions from torch's number of a dtype, or from a dtype, to GE's type."""
 
@@ -135,7 +136,9 @@ class _Decision:
                 pairs = zip(keys, values, strict=True)
                 return {self.value(key): self.value(one) for key, one in pairs if key is not None}
             case ast.Subscript(value=of, slice=ast.Slice(lower=lower, upper=upper, step=step)):
-                return self.value(of)[slice(*(None if part is None else self.value(part) for part in (lower, upper, step)))]
+                return self.value(of)[
+                    slice(*(None if part is None else self.value(part) for part in (lower, upper, step)))
+                ]
             case ast.Subscript(value=of, slice=at):
                 return self._item(self.value(of), self.value(at))
             case ast.ListComp(elt=each, generators=[loop]) | ast.GeneratorExp(elt=each, generators=[loop]):
@@ -143,7 +146,9 @@ class _Decision:
             case ast.Attribute(value=of, attr="rank" | "dtype" | "symsize" as attribute):
                 return self._of_tensor(self.value(of), attribute)
             case ast.Call(func=called, args=args, keywords=keywords):
-                return self._called(ast.unparse(called), args, {one.arg: self.value(one.value) for one in keywords if one.arg})
+                return self._called(
+                    ast.unparse(called), args, {one.arg: self.value(one.value) for one in keywords if one.arg}
+                )
             case _:
                 return Symbol(ast.unparse(node))
 
@@ -207,7 +212,11 @@ class _Decision:
         values = [self.value(one) for one in args]
         if name in (BY_NUMBER, BY_DTYPE):
             (of,) = values
-            return None if of is None and name == BY_DTYPE else self._ge_type(of.name if isinstance(of, Symbol) else str(of))
+            return (
+                None
+                if of is None and name == BY_DTYPE
+                else self._ge_type(of.name if isinstance(of, Symbol) else str(of))
+            )
         return _CALLED[name](*values, **keywords)
 
     def _unsized(self, node: ast.expr) -> Any:

@@ -17,7 +17,7 @@ from typing import Any, Literal, cast, get_args
 
 from attrs import field, frozen
 
-from npucompose.vendor.converter_conditions import ARCH35, guards
+from npucompose.vendor.converter_conditions import NOT_950, guards
 from npucompose.vendor.versions import known, order_of
 
 WHEELS = Path(__file__).with_name("wheel_operators.json")
@@ -129,7 +129,7 @@ class OperatorRow:
     @property
     def only_on_950(self) -> bool:
         """A genuine converter raises on every product but Ascend 950, whatever the arguments."""
-        return f"not {ARCH35}()" in guards(self.refuses)
+        return NOT_950 in guards(self.refuses)
 
     @property
     def runs(self) -> bool:
