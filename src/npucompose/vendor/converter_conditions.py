@@ -34,9 +34,11 @@ _ORDER: Mapping[type[ast.cmpop], Callable[[Any, Any], bool]] = {
     ast.In: lambda one, many: one in many, ast.NotIn: lambda one, many: one not in many,
 }  # fmt: skip
 """`is` compares constants here, which have no identity."""
-_SUMS: Mapping[type[ast.operator], Callable[[Any, Any], Any]] = {
-    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Mod: operator.mod,
-    ast.FloorDiv: operator.floordiv, ast.Div: operator.truediv, ast.LShift: operator.lshift,
+_SUMS: Mapping[type[ast.operator], Callable[..., Any]] = {
+    ast.Add: lambda one, other: one + other, ast.Sub: lambda one, other: one - other,
+    ast.Mult: lambda one, other: one * other, ast.Mod: lambda one, other: one % other,
+    ast.FloorDiv: lambda one, other: one // other, ast.Div: lambda one, other: one / other,
+    ast.LShift: lambda one, other: one << other,
 }  # fmt: skip
 _CALLED: Mapping[str, Callable[..., Any]] = {
     "len": len, "min": min, "max": max, "abs": abs, "all": all, "any": any, "sum": sum, "list": list, "tuple": list,
@@ -204,7 +206,8 @@ class _Decision:
 
     def _called(self, name: str, args: list[ast.expr], keywords: Mapping[str, Any]) -> Any:
         if name == TENSOR:
-            return TensorFact(*(tuple(one) if isinstance(one, list) else one for one in map(self.value, args)))
+            dtype, sizes = map(self.value, args) if args else (None, None)
+            return TensorFact(dtype, None if sizes is None else tuple(sizes))
         if name == ARCH35:
             return self._named(ARCH35)
         if name == "isinstance":

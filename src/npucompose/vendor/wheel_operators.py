@@ -195,7 +195,9 @@ class WheelOperators:
 
     def given_there(self, operator: str, given: Mapping[str, str]) -> Mapping[str, str]:
         """What that operator is given by a call of this one, as far as it is known besides `given`."""
-        there = GIVEN_THERE.get(self.on_the_device(operator), {}) if name_of(operator) in OF_THE_CPU else {}
+        if name_of(operator) not in OF_THE_CPU:
+            return given
+        there = GIVEN_THERE.get(self.on_the_device(operator)) or dict[str, str]()
         return {**given, **{name: one.format(**{"dropout_p": "...", **given}) for name, one in there.items()}}
 
     @cached_property
