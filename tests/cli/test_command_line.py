@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from npucompose import cli
+from npucompose.arguments import command_line
 from npucompose.cli import INTERRUPTED, PIPE_CLOSED, main
 
 
@@ -90,3 +91,24 @@ def test_a_reader_that_has_enough_ends_it_quietly() -> None:
         process.stdout.close()
         assert process.stderr.read() == ""
         assert process.wait(60) == PIPE_CLOSED
+
+
+@pytest.mark.parametrize(
+    ("words", "overrides"),
+    [
+        (["a=b", "--capture", "c=d", "--log", "x", "e=f"], ["a=b", "c=d", "e=f"]),
+        (["--capture", "c=d"], ["c=d"]),
+        (["a=b", "c=d", "--capture"], ["a=b", "c=d"]),
+        (["--log", "x"], []),
+    ],
+)
+def test_options_stand_anywhere_among_the_overrides(words: list[str], overrides: list[str]) -> None:
+    found = command_line("explain").parse_args(["explain", *words])
+    assert (found.overrides, found.capture, found.log) == (overrides, "--capture" in words, ["x"] * ("--log" in words))
+
+
+def test_one_word_too_many_stays_one_behind_an_option_too(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["recipe", "show", "a", "--debug", "b"]) == 2
+    assert "'b' is one argument too many" in capsys.readouterr().err
+    assert main(["explain", "a=b", "--capture", "--lgo=x"]) == 2
+    assert "unknown option --lgo. Did you mean '--log'?" in capsys.readouterr().err

@@ -138,7 +138,10 @@ def test_a_converter_for_one_product_alone_depends_on_the_product() -> None:
     name, given = "aten._native_batch_norm_legit.default", {"training": "True", "input": SOME, "results": "3"}
     refused = of(name, given, product="ascend910b")
     assert refused.failure is not None
-    assert "refuses torch.ops.aten._native_batch_norm_legit.default on other products than Ascend 950" in refused.failure.what
+    assert (
+        "refuses torch.ops.aten._native_batch_norm_legit.default on other products than Ascend 950"
+        in refused.failure.what
+    )
     assert of(name, given, product="ascend950").ge_graph == "static"
     open_ = of(name, given, product=None)
     assert (open_.ge_graph, open_.ge_build) == ("unknown", "unknown")
@@ -147,6 +150,7 @@ def test_a_converter_for_one_product_alone_depends_on_the_product() -> None:
 
 
 X, Y = "tensor(torch.float16, [2, 3, 4])", "tensor(torch.int8, [2, ..., 4])"
+MX = {"x": Y, "mxscale": X, "src_type": "1"}
 
 
 @pytest.mark.parametrize(
@@ -160,9 +164,9 @@ X, Y = "tensor(torch.float16, [2, 3, 4])", "tensor(torch.int8, [2, ..., 4])"
         ("aten.reflection_pad2d.default", {"padding": "[1, 1, 2, 2]"}, "static"),
         ("aten.reflection_pad2d.default", {"padding": "[1, 1]"}, "failed"),
         ("aten.reflection_pad2d.default", {"padding": "tensor(torch.int64, [4])"}, "failed"),
-        ("npu.npu_anti_mx_quant.default", {"x": Y, "mxscale": X, "axis": "-1", "dst_type": "5", "src_type": "1"}, "static"),
-        ("npu.npu_anti_mx_quant.default", {"x": Y, "mxscale": X, "axis": "3", "dst_type": "5", "src_type": "1"}, "failed"),
-        ("npu.npu_anti_mx_quant.default", {"x": Y, "mxscale": X, "axis": "-1", "dst_type": "3", "src_type": "1"}, "failed"),
+        ("npu.npu_anti_mx_quant.default", {**MX, "axis": "-1", "dst_type": "5"}, "static"),
+        ("npu.npu_anti_mx_quant.default", {**MX, "axis": "3", "dst_type": "5"}, "failed"),
+        ("npu.npu_anti_mx_quant.default", {**MX, "axis": "-1", "dst_type": "3"}, "failed"),
     ],
 )  # fmt: skip
 def test_ranks_dtypes_and_lengths_of_a_call_decide_whether_its_converter_refuses_it(

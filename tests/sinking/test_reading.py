@@ -164,7 +164,9 @@ def test_arithmetic_on_sizes_belongs_to_what_reads_it(example: ExampleGraph) -> 
     assert [one.name for one in read(example.graph, "g").inputs] == ["arg0_1", "arg1_1", "arg2_1"]
 
 
-def test_what_a_converter_is_given_is_written_down_a_symbol_as_the_tensor_that_it_becomes(example: ExampleGraph) -> None:
+def test_what_a_converter_is_given_is_written_down_a_symbol_as_the_tensor_that_it_becomes(
+    example: ExampleGraph,
+) -> None:
     example.call(aten.full.default, [example.n, 2], 1.0, dtype=torch.int8)
     example.call(aten.cat.default, [example.key, example.key], 1)
     full, cat = (one.constants for one in example.ops())

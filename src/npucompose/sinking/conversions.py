@@ -12,7 +12,7 @@ from attrs import frozen
 from npucompose.results.sinking import Failure
 from npucompose.sinking.facts import FxFacts, Op, SinkingQuestion
 from npucompose.sinking.operators import OperatorTable
-from npucompose.vendor.converter_conditions import ARCH35, guards, holds
+from npucompose.vendor.converter_conditions import ARCH35, NOT_950, guards, holds
 from npucompose.vendor.wheel_operators import OperatorRow, WheelOperators, name_of, operators
 
 RULE = "rule 11"
@@ -82,7 +82,9 @@ def _raises(op: Op, wheel: WheelOperators, question: SinkingQuestion) -> tuple[s
     conditions = guards(_row(op, wheel).refuses)
     given = {**wheel.given_there(op.overload, op.constants), **product}
     found = {one: holds(one, given, wheel.lists.ge_types) for one in conditions}
-    return next((one for one in conditions if found[one]), ""), next((one for one in conditions if found[one] is None), "")
+    return next((one for one in conditions if found[one]), ""), next(
+        (one for one in conditions if found[one] is None), ""
+    )
 
 
 def doubts(graph: FxFacts, question: SinkingQuestion, table: OperatorTable) -> tuple[Doubt, ...]:
@@ -115,9 +117,9 @@ def _refused(op: Op, wheel: WheelOperators, question: SinkingQuestion, table: Op
         return f"TorchAir has no GE converter for torch.ops.{op.overload}, and makes none with a Scalar ({op.scalar})"
     if op.unwritable:
         return f"TorchAir cannot write back what torch.ops.{op.overload} writes"
-    if _raises(op, wheel, question)[0]:
-        only = row.only_on_950 and question.product not in (None, "ascend950")
-        return f"TorchAir's GE converter refuses torch.ops.{op.overload}{' on other products than Ascend 950' if only else ''}"
+    if held := _raises(op, wheel, question)[0]:
+        where = " on other products than Ascend 950" if held == NOT_950 else ""
+        return f"TorchAir's GE converter refuses torch.ops.{op.overload}{where}"
     return None
 
 
@@ -129,7 +131,7 @@ def _unknown(op: Op, wheel: WheelOperators, question: SinkingQuestion, table: Op
         return row.says if wheel.knows(row.name) else f"{row.says}; {MADE}"
     if row.converter == "none" and not row.name.startswith(("aten::", "prims::", "prim::")):
         return f"{wheel.named} has no converter of its own for it; {MADE}"
-    if (asked := _raises(op, wheel, question)[1]):
+    if asked := _raises(op, wheel, question)[1]:
         named = "" if question.product or ARCH35 not in asked else ": no product is named (target.soc)"
         return f"its GE converter raises if {asked}, and that is not known{named}"
     return None

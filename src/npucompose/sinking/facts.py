@@ -68,7 +68,8 @@ class Op:
     _validate_support, torch_npu 2.13.0)."""
     unwritable: str = ""
     """Why TorchAir cannot give back what the call writes: for each argument that is written it gives one result, where
-    torch has one for each tensor (auto_functionalized_v2.py, conveter_auto_functionalize_v2, torch_npu 2.6.0 to 2.14.0)."""
+    torch has one for each tensor (conveter_auto_functionalize_v2 of auto_functionalized_v2.py, torch_npu 2.6.0 to
+    2.14.0)."""
     higher_order: bool = False
     empty: bool = False
     """No result has an element, whatever the sizes: TorchAir makes constants of them and converts nothing."""

@@ -181,7 +181,11 @@ def _written_to_copies(node: fx.Node, operator: torch._ops.OpOverload) -> dict[s
 
 def _unwritable(node: fx.Node) -> str:
     operator, bases = _converted(node), node.kwargs.get("_all_bases")
-    if operator is node.target or not isinstance(operator, torch._ops.OpOverload) or not isinstance(bases, (list, tuple)):
+    if (
+        operator is node.target
+        or not isinstance(operator, torch._ops.OpOverload)
+        or not isinstance(bases, (list, tuple))
+    ):
         return ""
     written = [one for one in operator._schema.arguments if one.alias_info is not None and one.alias_info.is_write]
     for one in written:
@@ -190,7 +194,11 @@ def _unwritable(node: fx.Node) -> str:
         if f"_{one.name}_length" in node.kwargs:
             return f"it writes {one.name}, which is a list of tensors"
     names = " and ".join(one.name for one in written)
-    return f"{names} are {len(written)} arguments that it writes, and {len(bases)} tensors" if len(bases) < len(written) else ""
+    return (
+        f"{names} are {len(written)} arguments that it writes, and {len(bases)} tensors"
+        if len(bases) < len(written)
+        else ""
+    )
 
 
 def _written(value: Any) -> str | None:

@@ -24,6 +24,7 @@ TENSOR, GIVEN = "tensor", "tensor()"
 ARCH35, RESULTS, META_OUTPUTS = "is_arch35", "results", "meta_outputs"
 """What a condition asks besides the arguments: whether the product is an Ascend 950, how many results there are, and
 the one result."""
+NOT_950 = f"not {ARCH35}()"
 BY_NUMBER, BY_DTYPE = "torch_dtype_value_to_ge_type", "torch_type_to_ge_type"
 """TorchAir's functions from torch's number of a dtype, or from a dtype, to GE's type."""
 
@@ -33,9 +34,11 @@ _ORDER: Mapping[type[ast.cmpop], Callable[[Any, Any], bool]] = {
     ast.In: lambda one, many: one in many, ast.NotIn: lambda one, many: one not in many,
 }  # fmt: skip
 """`is` compares constants here, which have no identity."""
-_SUMS: Mapping[type[ast.operator], Callable[[Any, Any], Any]] = {
-    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Mod: operator.mod,
-    ast.FloorDiv: operator.floordiv, ast.Div: operator.truediv, ast.LShift: operator.lshift,
+_SUMS: Mapping[type[ast.operator], Callable[..., Any]] = {
+    ast.Add: lambda one, other: one + other, ast.Sub: lambda one, other: one - other,
+    ast.Mult: lambda one, other: one * other, ast.Mod: lambda one, other: one % other,
+    ast.FloorDiv: lambda one, other: one // other, ast.Div: lambda one, other: one / other,
+    ast.LShift: lambda one, other: one << other,
 }  # fmt: skip
 _CALLED: Mapping[str, Callable[..., Any]] = {
     "len": len, "min": min, "max": max, "abs": abs, "all": all, "any": any, "sum": sum, "list": list, "tuple": list,
@@ -135,7 +138,9 @@ class _Decision:
                 pairs = zip(keys, values, strict=True)
                 return {self.value(key): self.value(one) for key, one in pairs if key is not None}
             case ast.Subscript(value=of, slice=ast.Slice(lower=lower, upper=upper, step=step)):
-                return self.value(of)[slice(*(None if part is None else self.value(part) for part in (lower, upper, step)))]
+                return self.value(of)[
+                    slice(*(None if part is None else self.value(part) for part in (lower, upper, step)))
+                ]
             case ast.Subscript(value=of, slice=at):
                 return self._item(self.value(of), self.value(at))
             case ast.ListComp(elt=each, generators=[loop]) | ast.GeneratorExp(elt=each, generators=[loop]):
@@ -143,7 +148,9 @@ class _Decision:
             case ast.Attribute(value=of, attr="rank" | "dtype" | "symsize" as attribute):
                 return self._of_tensor(self.value(of), attribute)
             case ast.Call(func=called, args=args, keywords=keywords):
-                return self._called(ast.unparse(called), args, {one.arg: self.value(one.value) for one in keywords if one.arg})
+                return self._called(
+                    ast.unparse(called), args, {one.arg: self.value(one.value) for one in keywords if one.arg}
+                )
             case _:
                 return Symbol(ast.unparse(node))
 
@@ -199,7 +206,8 @@ class _Decision:
 
     def _called(self, name: str, args: list[ast.expr], keywords: Mapping[str, Any]) -> Any:
         if name == TENSOR:
-            return TensorFact(*(tuple(one) if isinstance(one, list) else one for one in map(self.value, args)))
+            dtype, sizes = map(self.value, args) if args else (None, None)
+            return TensorFact(dtype, None if sizes is None else tuple(sizes))
         if name == ARCH35:
             return self._named(ARCH35)
         if name == "isinstance":
@@ -207,7 +215,11 @@ class _Decision:
         values = [self.value(one) for one in args]
         if name in (BY_NUMBER, BY_DTYPE):
             (of,) = values
-            return None if of is None and name == BY_DTYPE else self._ge_type(of.name if isinstance(of, Symbol) else str(of))
+            return (
+                None
+                if of is None and name == BY_DTYPE
+                else self._ge_type(of.name if isinstance(of, Symbol) else str(of))
+            )
         return _CALLED[name](*values, **keywords)
 
     def _unsized(self, node: ast.expr) -> Any:

@@ -17,7 +17,7 @@ from typing import Any, Literal, cast, get_args
 
 from attrs import field, frozen
 
-from npucompose.vendor.converter_conditions import ARCH35, guards
+from npucompose.vendor.converter_conditions import NOT_950, guards
 from npucompose.vendor.versions import known, order_of
 
 WHEELS = Path(__file__).with_name("wheel_operators.json")
@@ -129,7 +129,7 @@ class OperatorRow:
     @property
     def only_on_950(self) -> bool:
         """A genuine converter raises on every product but Ascend 950, whatever the arguments."""
-        return f"not {ARCH35}()" in guards(self.refuses)
+        return NOT_950 in guards(self.refuses)
 
     @property
     def runs(self) -> bool:
@@ -195,7 +195,9 @@ class WheelOperators:
 
     def given_there(self, operator: str, given: Mapping[str, str]) -> Mapping[str, str]:
         """What that operator is given by a call of this one, as far as it is known besides `given`."""
-        there = GIVEN_THERE.get(self.on_the_device(operator), {}) if name_of(operator) in OF_THE_CPU else {}
+        if name_of(operator) not in OF_THE_CPU:
+            return given
+        there = GIVEN_THERE.get(self.on_the_device(operator)) or dict[str, str]()
         return {**given, **{name: one.format(**{"dropout_p": "...", **given}) for name, one in there.items()}}
 
     @cached_property

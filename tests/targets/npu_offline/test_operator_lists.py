@@ -19,12 +19,23 @@ def convert(x, given=None, needed=None, counted=3, *, named=None, meta_outputs=N
 '''
 
 
+GE = """
+def Twice(x: Tensor, *, k: int = 1, node_name=None):  # as it comes
+    pass
+
+
+def Long(
+    x,
+    y: int,
+) -> Tensor:
+"""
+
+
 def lists_of(folder: Path, before: str = "", **bodies: str) -> WheelLists:
     """The lists of a wheel whose converters have these bodies, in one file that begins with `before`."""
     custom = folder / CONVERTERS / "custom"
     custom.mkdir(parents=True)
-    functions = "def Twice(x: Tensor, *, k: int = 1, node_name=None):  # as it comes\n    pass\n\n\ndef Long(\n    x,\n    y: int,\n) -> Tensor:\n"
-    (folder / GE_FUNCTIONS).write_text(functions)
+    (folder / GE_FUNCTIONS).write_text(GE)
     (folder / GE_TYPES).parent.mkdir(parents=True)
     (folder / GE_TYPES).write_text(
         "def torch_type_to_ge_type(dtype, m=DataType):\n    if dtype == torch.int8:\n        return m.DT_INT8\n"
@@ -88,12 +99,17 @@ def test_what_a_converter_asks_before_it_raises_becomes_a_condition_on_its_argum
         "def _kind(text):\n    if text == 'a':\n        return 1\n    return 2\n"
     )
     found = conditions(tmp_path, body, before)
-    assert found[:1] == ([] if expected is None else [expected.replace("given is not None and", "not given is None and")])
+    assert found[:1] == (
+        [] if expected is None else [expected.replace("given is not None and", "not given is None and")]
+    )
 
 
 def test_a_converter_that_cannot_but_raise_is_one_that_only_raises(tmp_path: Path) -> None:
     lists = lists_of(
-        tmp_path, broken="    y = ge.Twice(x, n=3)\n", raises="    raise ValueError('not yet')\n    y = 3\n", good="    y = 3\n"
+        tmp_path,
+        broken="    y = ge.Twice(x, n=3)\n",
+        raises="    raise ValueError('not yet')\n    y = 3\n",
+        good="    y = 3\n",
     )
     assert lists.converters == {
         "npu::broken": "its converter is broken: ge.Twice takes no n",
@@ -110,12 +126,15 @@ TENSOR, LIST = "tensor(torch.int8, [2, ..., 4])", "[1, tensor(torch.bfloat16, []
     ("condition", "answer"),
     [
         ("x.rank != 3", False), ("x.rank == 3 and x.dtype == DataType.DT_INT8", True), ("x.symsize[2] > 3", True),
-        ("x.symsize[1] > 3", None), ("x.symsize[1] > 3 and x.rank == 2", False), ("x.symsize[1] > 3 or x.rank == 3", True),
+        ("x.symsize[1] > 3", None), ("x.symsize[1] > 3 and x.rank == 2", False),
+        ("x.symsize[1] > 3 or x.rank == 3", True),
         ("all([isinstance(d, int) for d in x.symsize])", False), ("any([d == 2 for d in x.symsize[0:1]])", True),
         ("len(many) != 2", False), ("many[1].dtype in [DataType.DT_BF16]", True), ("isinstance(many, Tensor)", False),
-        ("isinstance(x, Tensor)", True), ("x is None", False), ("x == many", None), ("absent is None", None), ("...", None),
+        ("isinstance(x, Tensor)", True), ("x is None", False), ("x == many", None), ("absent is None", None),
+        ("...", None),
         ("is_arch35() and x.rank == 3", None), ("is_arch35() and x.rank == 2", False), ("none is None", True),
-        ("torch_dtype_value_to_ge_type(number) == DataType.DT_INT8", True), ("torch_dtype_value_to_ge_type(77) == 1", None),
+        ("torch_dtype_value_to_ge_type(number) == DataType.DT_INT8", True),
+        ("torch_dtype_value_to_ge_type(77) == 1", None),
         ("layout != torch.strided", False), ("none.rank == 3", None), ("x.rank < (2 if none is None else 4)", False),
         ("{DataType.DT_INT8: 1}[x.dtype] == 1", True), ("'ge.Twice takes no n'", True), ("some.rank == 3", None),
         ("-number + 3 << 1 == 4 and number % 2", True), ("math.isclose(number, 1.0, rel_tol=1e-09)", True),

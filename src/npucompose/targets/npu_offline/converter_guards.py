@@ -1,8 +1,8 @@
 """Where a GE converter raises: the conditions of its source on its arguments alone, found without running anything.
 
-`if x.rank != 4: raise …` gives `x.rank != 4`. A variable stands for what it was assigned, functions of the same file are
-looked into, and a part that is no matter of the arguments is left open (`...`). A way that returns nothing, and a call
-of one of GE's functions with an argument that it lacks, raise as well.
+`if x.rank != 4: raise …` gives `x.rank != 4`. A variable stands for what it was assigned, functions of the same file
+are looked into, and a part that is no matter of the arguments is left open (`...`). A way that returns nothing, and a
+call of one of GE's functions with an argument that it lacks, raise as well.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
-from attrs import evolve, field, frozen
+from attrs import field, frozen
 
 from npucompose.vendor.converter_conditions import FUNCTIONS, OPEN, RESULTS, SIGNS, TYPES, guards, joined
 
@@ -67,9 +67,19 @@ def refusing(function: ast.FunctionDef, file: SourceFile) -> str:
 
 def always(conditions: str) -> str:
     """What is wrong with a converter that raises in every call, in one sentence; empty where it does not."""
-    values = [ast.literal_eval(one) for one in guards(conditions) if isinstance(ast.parse(one, mode="eval").body, ast.Constant)]
+    values = [
+        ast.literal_eval(one)
+        for one in guards(conditions)
+        if isinstance(ast.parse(one, mode="eval").body, ast.Constant)
+    ]
     broken = next((one for one in values if isinstance(one, str)), None)
-    return f"its converter is broken: {broken}" if broken else "every way through its converter raises" if True in values else ""
+    return (
+        f"its converter is broken: {broken}"
+        if broken
+        else "every way through its converter raises"
+        if True in values
+        else ""
+    )
 
 
 class _Walk:
@@ -170,7 +180,9 @@ class _Walk:
 
     # Expressions
 
-    def expression(self, node: ast.expr, values: Mapping[str, ast.expr], way: Way, bound: Collection[str] = ()) -> ast.expr:
+    def expression(
+        self, node: ast.expr, values: Mapping[str, ast.expr], way: Way, bound: Collection[str] = ()
+    ) -> ast.expr:
         """The expression over the converter's arguments; open where it is of more than them."""
         made = self._expression(node, values, way, bound)
         return made if _is_open(made) or len(ast.unparse(ast.fix_missing_locations(made))) <= LONGEST else _OPEN
@@ -208,7 +220,11 @@ class _Walk:
                 return ast.Dict([of(key) for key in keys if key], [of(one) for one in given])
             case ast.Subscript(value=value, slice=ast.Slice(lower=lower, upper=upper, step=step)):
                 parts = [None if one is None else of(one) for one in (lower, upper, step)]
-                return _OPEN if any(one is not None and _is_open(one) for one in parts) else _part(of(value), ast.Slice(*parts))
+                return (
+                    _OPEN
+                    if any(one is not None and _is_open(one) for one in parts)
+                    else _part(of(value), ast.Slice(*parts))
+                )
             case ast.Subscript(value=value, slice=at):
                 return _part(of(value), of(at))
             case ast.ListComp(elt=each, generators=[loop]) | ast.GeneratorExp(elt=each, generators=[loop]):
@@ -327,7 +343,9 @@ def _is_open(node: ast.expr) -> bool:
 def _closed(node: ast.expr, *parts: str) -> ast.expr:
     """The node, or open where one of these parts is."""
     found = [getattr(node, part) for part in parts]
-    return _OPEN if any(_is_open(one) for part in found for one in (part if isinstance(part, list) else [part])) else node
+    return (
+        _OPEN if any(_is_open(one) for part in found for one in (part if isinstance(part, list) else [part])) else node
+    )
 
 
 def _part(of: ast.expr, at: ast.expr) -> ast.expr:

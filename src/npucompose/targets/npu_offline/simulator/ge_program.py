@@ -65,7 +65,7 @@ class GeProgram:
     sizes: Mapping[int, tuple[tuple[int, int], ...]]
     """{argument: (argument, dimension) of tensors that have this size}, of symbols that GE does not take."""
     empty: Mapping[int, tuple[str, tuple[int, ...]]]
-    """{argument: (dtype, shape)} of tensors without elements that GE does not take: what is made of them is a constant."""
+    """{argument: (dtype, shape)} of tensors without elements that GE does not take: what they become is a constant."""
     outputs: Mapping[int, int]
     """{result of the FX graph: GE's output}."""
     results: int
