@@ -19,6 +19,7 @@ from npucompose.results.sinking import Certainty
 from npucompose_extensions.device_files.tracebacks import (
     GOES_ON,
     IN_A_THREAD,
+    LONGEST,
     Frame,
     Tracebacks,
     process_of,
@@ -30,6 +31,11 @@ FORM = "the runtime's plog or torch_npu's error with a code of the runtime (1070
 LONGEST_LINE = 4_000
 """Characters of a line that are searched: a code stands near its beginning."""
 _OURS = re.compile(r"\[(?:ERROR|WARNING|INFO|EVENT)\] (?:RUNTIME|ASCENDCL)\(|NPU function error: |ERR00100")
+_WITHOUT_CODE = re.compile(
+    r"\[ERROR\] (?:RUNTIME|ASCENDCL|HCCL|GE|DRV)\([^\]]{0,200}\](?:\d{1,10} )?(?P<said>.+)"
+    r"|\(E[A-Z]\d{4}\): *(?P<words>.+)"
+)
+"""An error of CANN's without a number that could be looked up."""
 _CODES = (
     ("ErrCode=", re.compile(r"(?P<call>\w{1,80}):ErrCode=(?P<code>\d{1,9}), desc=\[(?P<said>[^\[\]]{0,200})\]")),
     ("runtime result", re.compile(
@@ -38,9 +44,15 @@ _CODES = (
         r"NPU function error: (?:call )?(?P<call>[\w:]{1,120})(?P<said>)[^\n]{0,400}?"
         r"error code(?: is |: ?)(?P<code>\d{1,9})")),
     ("failed, error code", re.compile(
-        r"(?P<call>acl\w{1,80}) failed(?P<said>), error code(?: is |: ?)(?P<code>\d{1,9})")),
+        r"(?P<call>acl\w{1,80}|ACL [a-z ]{1,80}) failed(?P<said>), error code(?: is |: ?)(?P<code>\d{1,9})")),
 )  # fmt: skip
 """(What a line has to hold, how a code is written: the call that failed, the runtime's words, the code)."""
+_OTHERWISE = re.compile(
+    r"(?P<call>)(?P<said>)(?i:\berr(?:or)?[ _]?(?:code|no)|\bret(?:urn)?(?:[ _]?(?:code|val|value))?|\bresult|\bstatus)"
+    r"\b(?:\s{0,3}(?:is|=|:))?\s{0,3}\[?(?P<code>\d{6})\b"
+)
+"""Any other form: it is read where the line is of torch_npu's or the runtime's own, or names an error whose
+code a public list has."""
 _REASON = re.compile(r"execution failed, reason=(?P<said>[^\[\]]{1,200})")
 _GENERATOR = "Not support Generator while in capture mode"
 """Of sgl-kernel-npu #138; torch_npu's own sentences are those of the rules."""
@@ -54,8 +66,8 @@ _SOURCES = {
 """The abbreviations of capture/rules.yaml."""
 
 _MARKS = (
-    'File "', "Traceback (", IN_A_THREAD, *GOES_ON, "ErrCode=", "runtime result", "error code", "execution failed",
-    "libhccl", "hcom", "Hccl",
+    'File "', "Traceback (", IN_A_THREAD, *GOES_ON, "rrCode", "rrNo", "rror", "runtime result", "execution failed",
+    "libhccl", "hcom", "Hccl", "RUNTIME(", "ASCENDCL(", "ERR", "(EE", "(EZ", "(EI", "(EL", "(EH", "(EJ",
 )  # fmt: skip
 """One of these is in every line that says something; the others are passed over quickly."""
 
@@ -96,12 +108,10 @@ def read(text: str, name: str) -> FileFacts | None:
 
     A log of theirs without a code of a capture has no errors.
     """
-    log = _Log()
-    ours = False
-    for number, whole in enumerate(text.splitlines(), 1):
-        line = whole[:LONGEST_LINE]
-        ours = bool(log.take(number, line) or ours or _OURS.search(line))
-    return FileFacts(errors=tuple(log.errors())) if ours else None
+    log = RuntimeLog()
+    for number, line in enumerate(text.splitlines(), 1):
+        log.take(number, line)
+    return log.facts()
 
 
 @define
@@ -124,20 +134,26 @@ class _Seen:
 
 
 @define
-class _Log:
-    """One pass over a log."""
+class RuntimeLog:
+    """One pass over a log, of any length: what is kept are its processes, and each code once."""
 
+    ours: bool = False
     tracebacks: Tracebacks = field(factory=Tracebacks)
     seen: dict[tuple[str, int | str | None], _Seen] = field(factory=dict[tuple[str, "int | str | None"], _Seen])
     collective: set[str] = field(factory=set[str])
     reasons: dict[str, str] = field(factory=dict[str, str])
     first: dict[str, int] = field(factory=dict[str, int])
+    without_code: dict[str, tuple[int, str]] = field(factory=dict[str, tuple[int, str]])
+    """The first error of each process that names no code."""
 
-    def take(self, number: int, line: str) -> bool:
-        """Whether the line has a code of a capture."""
+    def facts(self) -> FileFacts | None:
+        return FileFacts(errors=tuple(self.errors())) if self.ours else None
+
+    def take(self, number: int, whole: str) -> None:
+        line = whole[:LONGEST_LINE]
         sentence = next((said for said in _sentences() if said in line), None)
         if not (sentence or self.tracebacks.waits or any(mark in line for mark in _MARKS)):
-            return False
+            return
         process = process_of(line) or ""
         own = without_prefix(line)
         self.tracebacks.take(process, own)
@@ -145,14 +161,23 @@ class _Log:
             self.collective.add(process)
         if reason := _REASON.search(own):
             self.reasons[process] = reason["said"].strip()
+        own_form = bool(_OURS.search(line) or _WITHOUT_CODE.search(line))
+        self.ours |= own_form
         if sentence is not None:
+            self.ours = True
             self._note(number, process, None, "", sentence, rule=_sentences()[sentence])
-            return True
-        found = _code_in(own, cut=len(line) == LONGEST_LINE)
-        if found is not None:
+            return
+        codes = _codes_in(own, cut=len(line) == LONGEST_LINE, ours=own_form)
+        printed = () if codes else tuple(one for one in error_codes().sentences if one in own)
+        self.ours |= bool(codes or printed)
+        for found in codes:
             code, said = int(found["code"]), found["said"].strip()
             self._note(number, process, code, found["call"] or "", said, foreign=_foreign(code, found))
-        return found is not None
+        for words in printed:
+            self._note(number, process, error_codes().sentences[words], "", words)
+        if not codes and not printed and (other := _WITHOUT_CODE.search(line)):
+            words = (other["said"] or other["words"]).strip()
+            self.without_code.setdefault(process, (number, words[:LONGEST]))
 
     def _note(self, number: int, process: str, code: int | None, call: str, said: str, *,
               rule: str | None = None, foreign: bool = False) -> None:  # fmt: skip
@@ -171,6 +196,9 @@ class _Log:
 
     def errors(self) -> list[CaptureError]:
         """One for each code and line of the model, in the order of the log; of several processes, added."""
+        for process, (number, words) in self.without_code.items():
+            if not any(one.process == process for one in self.seen.values()):
+                self._note(number, process, None, "", words)
         found: dict[tuple[int | None, str | None], CaptureError] = {}
         for one in sorted(self.seen.values(), key=lambda one: one.line):
             error = _error(one, self.first.get(one.process))
@@ -205,12 +233,20 @@ def _sentences() -> Mapping[str, str]:
     return {**own, _GENERATOR: "generator_unknown"}
 
 
-def _code_in(line: str, *, cut: bool) -> re.Match[str] | None:
-    """The first code that our lists have, else the first; at the end of a line that was cut it may not be whole."""
+def _codes_in(line: str, *, cut: bool, ours: bool) -> list[re.Match[str]]:
+    """Each code of a line once, in its order; at the end of a line that was cut it may not be whole."""
     found = [found for mark, pattern in _CODES if mark in line for found in pattern.finditer(line)]
-    known = (one for one in found if int(one["code"]) in error_codes().codes)
-    whole = (one for one in found if not cut or one.end() < len(line))
-    return next(known, None) or next(whole, None)
+    known = {int(one["code"]) for one in found}
+    found += [
+        one
+        for one in _OTHERWISE.finditer(line)
+        if int(one["code"]) not in known
+        and (ours or (one[0][:3].lower() == "err" and int(one["code"]) in error_codes().codes))
+    ]
+    known = error_codes().codes.keys()
+    whole = (one for one in found if int(one["code"]) in known or not cut or one.end() < len(line))
+    each = {int(one["code"]): one for one in sorted(whole, key=lambda one: -one.start("code"))}
+    return list(each.values())[::-1]
 
 
 def _foreign(code: int, found: re.Match[str]) -> bool:
@@ -253,8 +289,10 @@ def _fix(code: int | None) -> str:
 
 
 def _remark(one: _Seen) -> str | None:
-    """Of another CANN."""
+    """Of another CANN, and of an error without a code."""
     version = error_codes().version
+    if one.code is None and one.rule is None:
+        return "the line names no code, and no other line of its process does: it is shown as it stands"
     if one.code is not None and one.code not in error_codes().codes:
         return f"no public list of {version} has this code: another CANN wrote the log"
     return f"{version} says this code in other words: another CANN wrote the log" if one.foreign else None

@@ -23,7 +23,7 @@ KIT_OUT = "device_kit"
 
 
 def refusal(message: str, advice: str) -> ConfigError:
-    """Both as sentences of one paragraph; of what argparse says, a value of an option that takes none in other words."""
+    """Both as sentences of one paragraph; argparse's about a value of an option that takes none is said otherwise."""
     message = re.sub(r"argument (\S+): ignored explicit argument (.+)", r"\1 takes no value, and \2 is one", message)
     return ConfigError(f"{message.rstrip('.')}{'' if message.endswith('?') else '.'} {advice}")
 

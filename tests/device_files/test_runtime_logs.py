@@ -132,8 +132,8 @@ def test_a_code_that_no_list_has_is_shown_with_its_line_and_is_of_another_cann()
     assert (found.code, found.means, found.rule, found.among, found.standing) == (107099, None, None, (), "unknown")
     assert (found.source, found.line) == ("model.py:31 in forward: y = self.layer(x)", 11)
     assert found.remark == f"no public list of {error_codes().version} has this code: another CANN wrote the log"
-    (known,) = errors(failed("aclA failed, error code is 107099, aclB failed, error code is 107024"))
-    assert known.code == 107024
+    both = errors(failed("aclA failed, error code is 107099, aclB failed, error code is 107024"))
+    assert [one.code for one in both] == [107099, 107024]
 
 
 def test_other_words_for_a_known_code_are_of_another_cann() -> None:
@@ -240,8 +240,46 @@ def test_a_code_without_a_rule_of_a_capture_is_read_and_other_texts_are_not() ->
     (found,) = errors(plog(507011, said_by(507011, "rtStreamSynchronize")))
     assert (found.rule, found.among, found.standing, found.forbids) == (None, (), "proven", ())
     assert "before this line" in found.fixes[0]
-    assert errors(failed("nothing went wrong")) == ()
+    assert errors(failed("nothing went wrong").replace("ERROR", "INFO")) == ()
     assert runtime_logs.read("error code is lost\nexit status 107027\n", "a.log") is None
+
+
+CAPTURED = "Not allow to synchronize captured-stream, device_id=0, stream_id=2."
+
+
+@pytest.mark.parametrize(("line", "code", "said"), [
+    (f"[ERROR] RUNTIME(1,4):x [context.cc:1233]1 {CAPTURED}", 107027, "Not allow to synchronize captured-stream"),
+    (f"EE9999[PID: 42] 2026-06-22-10:11:57.444.271 (EE9999):  {CAPTURED}[FUNC:x]", 107027, "Not allow to synchronize"),
+    ("RuntimeError: ACL stream synchronize failed, error code:507057", 507057, "ACL stream synchronize"),
+    (f"{WORKER}RuntimeError: ACL stream synchronize failed, error code:507015", 507015, "ACL stream synchronize"),
+    ("[W723 10:35:58 compiler_depend.ts:526] Warning: NPU warning, error code is 507034[Error]:", 507034, ""),
+    ("[ERROR] RUNTIME(1,4):x [npu_driver.cc:7]1 memory allocation failed, ret=207001", 207001, ""),
+    ("[ERROR] RUNTIME(1,4):x [stream.cc:7]1 task timeout, retCode:107020, stream_id=3", 107020, ""),
+    ("[ERROR] ASCENDCL(1,4):x [a.cpp:7]1 call failed, result is 507911", 507911, ""),
+    ("[ERROR] RUNTIME(1,4):x [a.cc:7]1 the ring is full", None, "the ring is full"),
+    ("EI0004[PID: 7] 2026-06-22-10:11:57 (EI0004): the rank table is not valid", None, "the rank table is not valid"),
+])  # fmt: skip
+def test_a_form_or_a_code_that_is_not_known_is_shown_with_its_line(line: str, code: int | None, said: str) -> None:
+    (found,) = errors(f"INFO starting, result 0\n{line}\n")
+    assert (found.code, found.line) == (code, 2)
+    assert found.said.startswith(said)
+    if code is None:
+        assert (found.standing, found.means, found.rule) == ("unknown", None, None)
+        assert found.remark == "the line names no code, and no other line of its process does: it is shown as it stands"
+
+
+def test_the_first_error_of_a_process_is_never_skipped() -> None:
+    text = (
+        failed("memory allocation failed, ret=207001") + failed("task timeout, retCode=107020")
+        + failed("aclA failed, error code is 107027")
+    )  # fmt: skip
+    assert [(one.code, one.line, one.after) for one in errors(text)] == [
+        (207001, 1, None), (107020, 2, 207001), (107027, 3, 207001)]  # fmt: skip
+
+
+@pytest.mark.parametrize("text", ["all is well, status 200000\n", "it returns 107027\n", "result = 107027\n"])
+def test_a_number_that_is_no_error_makes_no_log(text: str) -> None:
+    assert runtime_logs.read(text, "a.log") is None
 
 
 def failed(said: str, process: int = 1) -> str:

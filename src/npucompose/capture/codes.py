@@ -60,6 +60,11 @@ class ErrorCodes:
         own = [name for name, rule in rules().rules.items() if rule.code == code]
         return (*own, *(name for name, rule in rules().rules.items() if code in rule.also))
 
+    @property
+    def sentences(self) -> Mapping[str, int]:
+        """{what the runtime prints beside a code's number, or in its place: the code}."""
+        return {one.words: one.code for one in _fixes().sentences}
+
     def fix_of(self, code: int) -> str:
         """What mends a code that no rule of a capture has: its own row, else that of its block."""
         fixes = _fixes()
@@ -77,11 +82,21 @@ class FixBlock:
 
 
 @frozen(kw_only=True)
+class RuntimeSentence:
+    """What the runtime prints where it returns a code, without its number."""
+
+    words: str
+    code: int
+    source: str
+
+
+@frozen(kw_only=True)
 class ErrorFixes:
     """error_fixes.yaml, read."""
 
     blocks: tuple[FixBlock, ...]
     codes: Mapping[int, str] = option(factory=dict)
+    sentences: tuple[RuntimeSentence, ...] = ()
 
 
 @cache
