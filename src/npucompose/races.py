@@ -24,7 +24,7 @@ S = TypeVar("S", bound=Hashable)
 RaceKind = Literal["read", "overwrite", "write", "reuse"]
 """What the later task does: it reads what the earlier one writes, writes what that one reads or writes, or begins a
 value in memory that the earlier one still uses."""
-MOST_WORK = 100_000
+MOST_WORK: Any = 100_000
 """Steps of numpy's search for a byte that two spans share; beyond it is not known."""
 _ADDRESS = 1 << 32
 

@@ -236,3 +236,13 @@ def test_what_cannot_be_counted_is_refused(change: dict[str, object], said: str)
 def test_the_fewest_tasks_of_a_piece_are_those_of_most_pieces(merged: int, streams: Interval) -> None:
     graph = CapturedGraph(name="main", layers=10, pieces=True, merged=merged, tasks=Interval(3000, 3000))
     assert capture_budget(evolve(QWEN3_235B, graphs=(graph,), sizes=(8,))).total.streams == streams
+
+
+def test_a_graph_with_one_communicator_has_none_to_save() -> None:
+    def saved(*names: str) -> list[str]:
+        graph = CapturedGraph(name="main", layers=4, communicators=names)
+        asked = evolve(QWEN3_235B, graphs=(graph,), sizes=(8,))
+        return [change.what for change in capture_budget(asked).changes if "communicator" in change.what]
+
+    assert saved("tp") == []
+    assert saved("tp", "ep") == ["one communicator for main"]

@@ -64,6 +64,28 @@ class Imports(nn.Module):
         import no_such_package
         return y
 
+class Streams(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+
+    def forward(self, x):
+        main, side = torch.npu.current_stream(), torch.npu.Stream()
+        side.wait_stream(main)
+        y = self.linear(x)
+        with torch.npu.stream(side):
+            z = y * 2
+        w = z + 1
+        main.wait_stream(side)
+        del y
+        with torch.npu.stream(side):
+            v = z * 3
+        z[0].zero_()
+        u = torch.relu(x)
+        main.wait_stream(side)
+        return u + v + w
+
+def streams(): return Streams(), {"x": torch.randn(4, 4)}
 def imports(): return Imports(), {"x": torch.ones(4, 4)}
 def block(): return Block(), {"x": torch.randn(4, 4)}
 def gelu(): return Gelu(), {"x": torch.randn(4, 4)}
@@ -108,6 +130,14 @@ def test_a_model_that_is_captured_says_so_and_what_that_takes(
     asked: Callable[..., CaptureExplanation], golden: Callable[[str, str], None]
 ) -> None:
     golden("capture/plain.txt", printed(asked("plain")))
+
+
+def test_a_race_is_shown_with_both_lines_the_tensor_and_the_wait_that_is_missing(
+    asked: Callable[..., CaptureExplanation], golden: Callable[[str, str], None]
+) -> None:
+    explanation = asked("streams")
+    assert explanation.capture.verdict == "captures with races"
+    golden("capture/streams.txt", printed(explanation))
 
 
 def test_what_a_model_prints_is_shown_as_its_own_and_never_among_the_answer(

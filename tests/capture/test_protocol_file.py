@@ -57,6 +57,7 @@ def test_a_step_is_written_as_it_was_read(text: str) -> None:
         (("read x", "raed x"), "threads.host.steps[2]: 'raed x' is no step: it begins with run, replay"),
         (("on main", "on mian"), "threads.host.steps[0]: unknown stream 'mian'. Did you mean 'main'?"),
         (("synchronise main", "wait e on main"), "threads.host.steps[1]: unknown event 'e'"),
+        (("synchronise main", "reset e on main"), "threads.host.steps[1]: unknown event 'e'"),
         (("synchronise main", "synchronise e"), "unknown stream or ordinary event 'e'"),
         (("synchronise main", "acquire s"), "unknown semaphore 's'"),
         (("synchronise main", "replay g on main"), "unknown graph 'g'"),

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from npucompose.capture import CaptureRuntime
 from npucompose.capture.runtime import CAPTURING
+from npucompose.races import Touch
 
 Act = tuple[str, int, int]
 """("launch", stream, 0) or ("wait", the stream that waits, the stream that it waits for)."""
@@ -177,3 +178,45 @@ def test_what_a_stream_does_behind_its_record_is_joined_by_no_wait_for_it() -> N
 
     assert refused(lambda runtime: act(runtime, again=False)) == []
     assert refused(lambda runtime: act(runtime, again=True)) == ["unjoined_stream"]
+
+
+def test_a_captured_stream_waits_for_no_event_that_processes_share() -> None:
+    assert refused(lambda runtime: runtime.wait(7, CAPTURING, None, shared=True)) == ["ipc_event"]
+    assert refused(lambda runtime: runtime.wait(7, 5, None, shared=True)) == []
+
+
+def test_what_races_in_a_capture_that_is_given_up_is_refused_too() -> None:
+    def act(runtime: CaptureRuntime) -> None:
+        joined_by(runtime, 2)
+        runtime.launch(CAPTURING, "mul", "m.py:1", [Touch(memory=1, writes=True)])
+        runtime.launch(2, "add", "m.py:2", [Touch(memory=1, reads=True)])
+        runtime.abandon()
+
+    assert refused(act) == ["unordered_read"]
+
+
+def test_a_stream_that_nothing_waits_for_is_named_with_the_wait_that_its_reader_lacks() -> None:
+    """One mistake, one finding: the race is what comes of it."""
+    runtime = CaptureRuntime()
+    runtime.begin()
+    joined_by(runtime, 2)
+    runtime.launch(2, "mul", "m.py:1 in f", [Touch(memory=1, writes=True)])
+    runtime.launch(CAPTURING, "add", "m.py:2 in f", [Touch(memory=1, reads=True)])
+    runtime.end()
+    (found,) = runtime.refusals
+    assert (found.rule, found.source) == ("unjoined_stream", "m.py:1 in f")
+    assert found.fix == (
+        "let the capturing stream wait for stream 2 between m.py:1 and m.py:2: event.record() on stream 2, then "
+        "event.wait() on the capturing stream"
+    )
+
+
+def test_a_race_in_a_capture_that_is_lost_is_refused_all_the_same() -> None:
+    def act(runtime: CaptureRuntime) -> None:
+        joined_by(runtime, 2)
+        runtime.launch(2, "mul", None, [Touch(memory=1, writes=True)])
+        runtime.launch(CAPTURING, "add", None, [Touch(memory=1, reads=True)])
+        runtime.captures[0].lost = True
+        runtime.end()
+
+    assert refused(act) == ["unordered_read"]

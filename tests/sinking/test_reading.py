@@ -14,8 +14,9 @@ from torch._dynamo.source import AttrSource, LocalSource
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
 
-from npucompose.sinking.facts import Input, Op, OpArgument
-from npucompose.sinking.reading import argument_of, read
+from npucompose.sinking.facts import FxFacts, Input, Op, OpArgument
+from npucompose.sinking.reading import _converted, argument_of, read
+from npucompose.sinking.verdicts import numbers
 
 aten = torch.ops.aten
 TRACE = '  File "/somewhere/model.py", line 7, in forward\n    return x * 2\n'
@@ -288,3 +289,20 @@ def test_an_operator_that_turns_data_into_a_number_is_told_with_its_line() -> No
     (told,) = found.without_tensors
     assert (told.overload, told.schema) == ("aten._local_scalar_dense.default", "aten::_local_scalar_dense")
     assert told.source == "model.py:7 in forward: return x * 2"
+
+
+def test_the_numbers_of_a_caller_are_its_arguments_and_not_sizes_of_its_tensors() -> None:
+    inputs = (
+        Input(name="arg0", argument="lens[0]", symbol="s97"),
+        Input(name="arg1", argument="key.size()[2]", symbol="s98"),
+        Input(name="arg2", symbol="s99"),
+        Input(name="arg3", argument="lens[1]"),
+    )
+    assert numbers(FxFacts(id="graph_0", inputs=inputs)) == ["lens[0] is the number s97 (placeholder arg0)"]
+
+
+def test_a_call_of_pythons_own_is_read_as_itself() -> None:
+    """A builtin has no name of an operator, and is no call that writes to copies."""
+    graph = fx.Graph()
+    node = graph.call_function(operator.add, (1, 2))
+    assert _converted(node) is operator.add

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from npucompose.schema.streams import Streams
 from npucompose.streams import apply, assignment, plan_of
 from npucompose.streams.simulate import Work
-from npucompose.streams.strategies.ge import cube_and_vector, load_balance, main_stream
+from npucompose.streams.strategies.ge import _Paths, cube_and_vector, load_balance, main_stream
 from npucompose.streams.strategies.instance import Instance
 from npucompose.vendor.devices import ATLAS_A2
 from tests.sample_graphs import CAN, seeded_program
@@ -86,3 +86,11 @@ def test_a_graph_planned_by_a_policy_is_valid_and_stays_as_it_is(policy: str) ->
         plan = plan_of(module.graph)
         assert apply(module.graph, wanted, CAN) == 0
         assert plan_of(module.graph) == plan
+
+
+def test_an_edge_between_two_paths_counts_once_for_each() -> None:
+    paths = _Paths.from_graph([[1, 3], [4], [3], [4], []])
+    edges = {(a, b): count for a, near in enumerate(paths.near) for b, count in near.items()}
+    assert edges
+    assert all(edges[b, a] == count for (a, b), count in edges.items())
+    assert sum(edges.values()) == 2 * (5 - sum(len(path) - 1 for path in paths.paths))

@@ -73,6 +73,10 @@ def test_what_is_returned_is_not_counted_and_sizes_are_those_of_aligned_blocks()
     assert footprint([0], [0], [], [Life(0, 65, [])], apart=False).nbytes == 128
 
 
+def test_of_a_result_that_the_graph_returns_no_maker_is_known_to_begin() -> None:
+    assert footprint([0], [0], [], [Life(0, 64.0, None)], apart=False).begins == [[-1]]
+
+
 def test_a_kernel_waits_for_readers_of_older_results_until_it_fits() -> None:
     beside = [Life(0, 64, [1]), Life(1, 64, []), Life(2, 64, [3]), Life(3, 64, [])]
     order, streams = [0, 1, 2, 3], [0, 0, 1, 1]

@@ -80,6 +80,16 @@ def test_cube_cores_are_a_counter_of_their_own() -> None:
     assert "vector cores" not in timeline.counters
 
 
+def test_one_kernel_on_cube_cores_is_enough_for_their_counter() -> None:
+    problem = problem_of(traced(mm_abs_sub, X), [1.0] * 4, vector=2)
+    problem.work[1] = Work(us=1.0, cube=3)  # type: ignore[index]
+    plan = named(problem, ["default"] * 4, {})
+    timeline = plan.decision(applied=True, why="w").timeline
+    assert timeline is not None
+    assert max(count for _, count in timeline.counters["cube cores"]) == 3
+    assert max(count for _, count in timeline.counters["vector cores"]) == 2
+
+
 def test_what_is_alive_at_once_is_counted_for_the_plan_and_for_one_stream() -> None:
     def function(x: torch.Tensor) -> torch.Tensor:
         return x.neg().abs().exp()  # on one stream two of them live at once

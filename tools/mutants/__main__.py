@@ -32,7 +32,7 @@ from tools.mutants.bench import Bench
 from tools.mutants.covering import Map
 from tools.mutants.judge import BUILD, judged
 from tools.mutants.mutation import Mutation, digest
-from tools.mutants.results import Results, complaints, equivalents, state, tally
+from tools.mutants.results import Results, by_area, complaints, equivalents, state, tally
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "benchmarks" / "results" / "mutants.json"
@@ -192,6 +192,8 @@ def report(results: Results, sample: dict[str, list[Mutation]]) -> int:
         return 2
     for name, one in tally(entries, reasons).items():
         print(f"{name:20} {one.words}")
+    for name, one in by_area(entries, reasons).items():
+        print(f"the area {name}: {one.words}")
     for entry in entries:
         if entry["verdict"] in ("survived", "undecided") and entry["key"] not in reasons:
             print(f"{entry['verdict']}: {entry['key']} {entry['place']} {entry['kind']}: {entry['change']}")

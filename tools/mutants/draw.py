@@ -37,6 +37,18 @@ PACKAGES: dict[str, tuple[str, ...]] = {
 }  # fmt: skip
 """The first that fits is a file's package, so longer names stand before what they are part of."""
 
+AREAS: dict[str, tuple[str, ...]] = {
+    "replay": ("replay", "replay, C++"),
+    "targets": ("targets", "targets/npu_offline", "targets/torchair", "serving, capture_sizes"),
+    "streams": ("streams", "passes", "graphs"),
+    "sinking and capture": ("sinking", "capture"),
+    "compose": ("compose", "table, vendor", "models", "ops", "the front"),
+    "recipe": ("recipe", "extensions"),
+    "report and results": ("report", "schema, results", "accuracy, profiles", "measure"),
+    "experiment and airflow_free": ("experiment", "airflow_free"),
+}
+"""Each package once, in the areas by which a review counts."""
+
 OF_AN_ENGINE = tuple(f"{PRODUCT}/serving/vllm/{name}.py" for name in (
     "attention", "compiler", "passes", "platform", "recordings", "worker",
 ))  # fmt: skip

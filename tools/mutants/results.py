@@ -17,7 +17,7 @@ from tools.mutants import draw
 from tools.mutants.mutation import Mutation
 
 OVERALL, IN_EACH, EQUIVALENT = 0.95, 0.90, 0.05
-"""The share caught over all and in each package at least, and the share called equivalent at most."""
+"""The share caught over all and in each area at least, in each package, and the share called equivalent at most."""
 VERDICTS = ("caught", "survived", "timed out", "unsteady", "undecided", "equivalent")
 
 
@@ -78,7 +78,12 @@ class Results:
         drawn = [e for mutations in sample.values() for m in mutations if (e := self.entries.get(m.key)) is not None]
         found = [*others, *drawn]
         tallies = tally(found, reasons)
-        head = {"seed": self.seed, "caught": {name: one.words for name, one in tallies.items()}}
+        areas = by_area(found, reasons)
+        head = {
+            "seed": self.seed,
+            "caught": {name: one.words for name, one in tallies.items()},
+            "areas": {name: one.words for name, one in areas.items()},
+        }
         # What a failing test said names paths and variables of this machine, and is for whoever watches.
         mutants = [{name: value for name, value in entry.items() if name != "words"} for entry in found]
         result_file.write(self.path, head, mutants=mutants)
@@ -122,6 +127,13 @@ def tally(entries: list[dict[str, Any]], reasons: Mapping[str, str]) -> dict[str
     return {name: Tally(counts[name]) for name in sorted(counts, key=lambda name: (name == "all", name))}
 
 
+def by_area(entries: list[dict[str, Any]], reasons: Mapping[str, str]) -> dict[str, Tally]:
+    """The same for each area that has mutants."""
+    area = {package: name for name, packages in draw.AREAS.items() for package in packages}
+    tallies = tally([{**entry, "package": area[entry["package"]]} for entry in entries], reasons)
+    return {name: tallies[name] for name in draw.AREAS if name in tallies}
+
+
 def complaints(entries: list[dict[str, Any]], reasons: Mapping[str, str]) -> list[str]:
     """Why the suite is not yet a net, a sentence for each reason; empty where it is."""
     found = []
@@ -130,6 +142,9 @@ def complaints(entries: list[dict[str, Any]], reasons: Mapping[str, str]) -> lis
         wanted = OVERALL if name == "all" else IN_EACH
         if one.share < wanted:
             found.append(f"{name}: {100 * one.share:.1f} % caught, {100 * wanted:g} % are wanted")
+    for name, one in by_area(entries, reasons).items():
+        if one.share < OVERALL:
+            found.append(f"the area {name}: {100 * one.share:.1f} % caught, {100 * OVERALL:g} % are wanted")
     total = tallies.get("all", Tally(Counter())).counts
     if total["undecided"]:
         found.append(f"{total['undecided']} mutants were judged by the nearest tests only")

@@ -108,7 +108,7 @@ class _Arithmetic:
     """On one core; all tiles together."""
     tiles: int
     product: bool
-    mixed: bool = False
+    mixed: bool
 
 
 def _estimated(kernel: fx.Node, model: DeviceModel, sizes: ResultSizes, traffic: _Traffic) -> Work:

@@ -19,7 +19,7 @@ from tools.mutants.bench import Bench, Run
 from tools.mutants.covering import Chosen, Map
 from tools.mutants.judge import judged, waves
 from tools.mutants.mutation import Mutation, written
-from tools.mutants.results import Results, complaints, equivalents, tally
+from tools.mutants.results import Results, by_area, complaints, equivalents, tally
 
 ROOT = Path(__file__).resolve().parents[3]
 SOURCE = """import os
@@ -220,13 +220,16 @@ def entry(verdict: str, package: str = "graphs", key: str = "0") -> dict[str, An
     return {"key": key, "package": package, "verdict": verdict, "by": "tests/a.py::t"}
 
 
+BELOW = ["all: 94.7 % caught, 95 % are wanted", "the area streams: 94.7 % caught, 95 % are wanted"]
+
+
 def test_shares_leave_out_what_hung_and_what_no_test_can_tell():
     entries = [entry("caught", key=str(k)) for k in range(18)]
     entries += [entry("survived", key="a"), entry("survived", key="b"), entry("timed out"), entry("not compiled")]
     told = tally(entries, {"b": "a reason"})
     assert told["graphs"].words == "18/19 (94.7 %), 1 timed out, 1 equivalent"
-    assert complaints(entries, {"b": "a reason"}) == ["all: 94.7 % caught, 95 % are wanted"]
-    assert complaints(entries[:19], {}) == ["all: 94.7 % caught, 95 % are wanted"]
+    assert complaints(entries, {"b": "a reason"}) == BELOW
+    assert complaints(entries[:19], {}) == BELOW
     assert complaints(entries[:18], {}) == []
 
 
@@ -256,7 +259,15 @@ def test_a_compiled_source_has_the_tests_of_its_folder_and_those_that_call_its_e
 
 def test_a_package_below_its_share_is_named():
     entries = [entry("caught", "ops") for _ in range(99)] + [entry("caught"), entry("survived")]
-    assert complaints(entries, {}) == ["graphs: 50.0 % caught, 90 % are wanted"]
+    assert complaints(entries, {}) == [
+        "graphs: 50.0 % caught, 90 % are wanted", "the area streams: 50.0 % caught, 95 % are wanted",
+    ]  # fmt: skip
+
+
+def test_an_area_counts_its_packages_together():
+    entries = [entry("caught", "passes", key=str(k)) for k in range(18)] + [entry("survived", "graphs")]
+    assert {name: one.words for name, one in by_area(entries, {}).items()} == {"streams": "18/19 (94.7 %)"}
+    assert sorted(package for packages in draw.AREAS.values() for package in packages) == sorted(draw.PACKAGES)
 
 
 def test_equivalents_are_few_and_true():
