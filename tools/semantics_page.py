@@ -57,7 +57,7 @@ that overlap, one of them written, and did not when the graph was made (PyTorch'
 ([187284](https://github.com/pytorch/pytorch/issues/187284)). Graphs with lazy negative or conjugate bits, which
 Inductor does not read, and graphs that it cannot compile
 ([196570](https://github.com/pytorch/pytorch/issues/196570)) are recorded unfused. With deterministic algorithms on,
-eager fills the memory of `torch.empty`, and so do recordings; Inductor's kernels do not (max-autotune).
+eager fills the memory of `torch.empty`, which Inductor's kernels do not: such graphs are recorded unfused too.
 
 ## What belongs to a call beside its inputs
 

@@ -25,7 +25,7 @@ from npucompose.replay.capture import generated, recorder
 from npucompose.replay.capture.generated import GeneratedCode
 from npucompose.replay.capture.kernels import Computes, OneThread
 from npucompose.replay.executor.native import Call, Entry, Native, NativeFront
-from npucompose.replay.executor.portable import Front, PythonFront
+from npucompose.replay.executor.portable import Front, PythonFront, StraightLine
 from npucompose.replay.executor.trial import ONE_STREAM, ExecutorName, Executors, PlanTrial
 from npucompose.replay.gate import isolated_capture
 from npucompose.replay.memory.arena import Arena, OneAtATime, memory_errors_in_words, pool_bytes, within
@@ -128,17 +128,20 @@ class CapturedGraph:
             else Slots(given, memory.slots, executor.lay, copies=not executor.lends),
         )
         outputs = outputs_of(plan, memory, clone_output)
-        go_on = RestOfCalls(plan.steps, executor, self._inputs.give_back)
         self._native: NativeFront | None = None
         self._front: Front
         self._reusing: Front
         if isinstance(executor, Native):
+            go_on = RestOfCalls(plan.steps, executor, self._inputs.give_back)
             self._native = executor.front(given, self._inputs, memory, outputs, go_on, plan.fills, turns)
             self._front, self._reusing = self._native.replayer(False), self._native.replayer(True)
             return
         results = [output.static for output in outputs if output.static is not None]
         held = HeldOutputs(memory, results, executor.lay)
-        self._front = PythonFront(self._inputs, executor, outputs, held, go_on, plan.fills, turns)
+        # What TorchScript runs no call can leave.
+        can_be_left = isinstance(executor, StraightLine)
+        rest = RestOfCalls(plan.steps, executor, self._inputs.give_back) if can_be_left else None
+        self._front = PythonFront(self._inputs, executor, outputs, held, rest, plan.fills, turns)
         self._reusing = partial(self._front, reuse=True)
 
     @classmethod

@@ -34,7 +34,7 @@ class CapturingRecorder:
     def wants(self, subject: Subject) -> bool:
         """Not where Inductor's kernels would read other values; the graph is copied, because Inductor changes it."""
         self._graph = copied(subject.graph_module)
-        return not subject.has_lazy_bits
+        return not subject.is_for_operators
 
     def gave_up(self, subject: Subject) -> None:
         """The copy that `wants` made is there."""

@@ -66,9 +66,8 @@ class Subject:
     """What AOTAutograd's wrapper does around the graph (`changed_by_a_plain_wrapper`)."""
     written: frozenset[int]
     """The inputs that the graph writes."""
-    has_lazy_bits: bool = False
-    """Whether a value in it is the negative or the conjugate of what lies in its memory: torch's operators put that in
-    when they read, and the kernels that Inductor makes do not (torch 2.13)."""
+    is_for_operators: bool = False
+    """`unfused.is_for_operators`"""
     graph_module: fx.GraphModule
     """As the passes left it; Inductor changes it while it compiles."""
     counted: CountedNumbers | None = None
@@ -229,7 +228,7 @@ class _InnerCompile:
             unfrozen=frozenset(_kept()),
             changed=changed_by_a_plain_wrapper(),
             written=written_inputs(aot.graph),
-            has_lazy_bits=any(map(_is_lazy, aot.graph.nodes)),
+            is_for_operators=unfused.is_for_operators(aot.graph),
             graph_module=aot,
             counted=None if freezes else CountedNumbers.from_graph(aot.graph),
             unfused=partial(self.unfused, aot),
@@ -242,11 +241,6 @@ def _gave_up(error: Exception) -> str:
         f"Inductor cannot compile a graph ({said}): its operators are recorded as they are, as in reduce-overhead. "
         "compile.partial=refuse makes this an error."
     )
-
-
-def _is_lazy(node: fx.Node) -> bool:
-    value = node.meta.get("val")
-    return isinstance(value, torch.Tensor) and (value.is_neg() or value.is_conj())
 
 
 class _InputsMerged(Exception):

@@ -48,7 +48,7 @@ class NativeRecorder:
         Where nothing is known the contest is prepared.
         """
         self._unfused = None
-        if subject.has_lazy_bits:
+        if subject.is_for_operators:
             self._unfused = _as_it_is(subject)
             return False
         if not self.native:

@@ -20,6 +20,8 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from npucompose.graphs.recordable import name_of, refused_by_recordings
 from npucompose.replay.executor.trial import why_only_once
+from npucompose.replay.operands import traits_of
+from npucompose.replay.state import fills_empty_memory
 from npucompose.streams import strip
 from npucompose.targets.aot import traced_weights
 
@@ -29,6 +31,24 @@ if TYPE_CHECKING:
 
 class Untraced(Exception):
     """Why there is no such graph, in words that go on from "unfused, it"."""
+
+
+def is_for_operators(graph: fx.Graph) -> bool:
+    """Whether torch's operators compute a graph otherwise than the kernels that Inductor makes (torch 2.13).
+
+    They put in signs that a tensor has beside its memory, and fill memory without a value where torch is to be
+    deterministic.
+    """
+    return any(map(_is_lazy, graph.nodes)) or (fills_empty_memory() and any(map(_is_empty, graph.nodes)))
+
+
+def _is_lazy(node: fx.Node) -> bool:
+    value = node.meta.get("val")
+    return isinstance(value, torch.Tensor) and (value.is_neg() or value.is_conj())
+
+
+def _is_empty(node: fx.Node) -> bool:
+    return isinstance(node.target, OpOverload) and traits_of(node.target).uninitialised
 
 
 def copied(dynamo: fx.GraphModule) -> fx.GraphModule:

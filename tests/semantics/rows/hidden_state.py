@@ -83,7 +83,7 @@ def with_filling(compiled: Compiled, function: Callable[[torch.Tensor], torch.Te
     return call
 
 
-@row(fast=True, fused=False)
+@row(fast=True)
 def filled_memory(compiled: Compiled):
     return with_filling(compiled, lambda x: torch.empty(4) + x)
 
@@ -98,12 +98,12 @@ def filled_memory_of_a_tensors_type(compiled: Compiled):
     return with_filling(compiled, lambda x: x.new_empty(3, 4) * x)
 
 
-@row(fused=False)
+@row
 def filled_memory_of_whole_numbers(compiled: Compiled):
     return with_filling(compiled, lambda x: torch.empty(4, dtype=torch.int64) + x.long())
 
 
-@row(fused=False)
+@row
 def filled_memory_that_is_returned(compiled: Compiled):
     return with_filling(compiled, lambda x: torch.empty(4))
 

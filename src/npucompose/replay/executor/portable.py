@@ -378,7 +378,7 @@ class PythonFront:
         executor: TorchScript | StraightLine,
         outputs: Sequence[ReplayOutput],
         held: HeldOutputs,
-        go_on: Callable[[int, Sequence[Any], Any, Sequence[Any]], list[Any]],
+        go_on: Callable[[int, Sequence[Any], Any, Sequence[Any]], list[Any]] | None,
         fills: bool | None,
         turns: AbstractContextManager[Any],
     ) -> None:
@@ -414,6 +414,7 @@ class PythonFront:
                     self._run_for(inputs, reuse)
                     self._inputs.give_back(inputs)
             except OtherResults as other:
+                assert self._go_on is not None
                 return self._go_on(other.step, other.returned, other.registers, inputs)
             outputs: list[Any] = []
             for make in self._makers:
