@@ -306,8 +306,8 @@ def _options(reader: Paths, made: Config, e: ast.Call, options: Value | None) ->
             if name == REST:
                 reader.option(made, REST, evolve(value, why=f"it may hold other options: {value}"), e)
                 continue
-            at = getattr(value, "node", None)
-            line = ast.copy_location(ast.parse(f"options[{name!r}]").body[0], at if hasattr(at, "lineno") else e)
+            at = value.node if isinstance(value, Const) and hasattr(value.node, "lineno") else e
+            line = ast.copy_location(ast.parse(f"options[{name!r}]").body[0], at)
             leaf = LEAVES.get(f"npugraph_ex.{name}")
             if made.package == "npugraph_ex" or name in HOOKS:
                 reader.option(made, name, value, line)

@@ -325,9 +325,10 @@ class Expressions(Paths, ABC):
         given = [(k.arg, self.value(k.value, scope)) for k in e.keywords]
         keywords = {name: value for name, value in given if name is not None}
         for value in [value for name, value in given if name is None]:
-            spread = isinstance(value, Items) and REST not in value.items
-            keywords |= value.items if spread else {}
-            rest += [] if spread else [value]
+            if isinstance(value, Items) and REST not in value.items:
+                keywords |= value.items
+            else:
+                rest.append(value)
         if rest:
             keywords[REST] = Unknown(why="some of its arguments are not constants", either=held_in(rest))
         if isinstance(function, Unknown) and function.name in ("exec", "globals", "locals"):

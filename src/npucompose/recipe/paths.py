@@ -198,6 +198,7 @@ class Paths:
         count, leaves, returns = len(self.doubts), self.leaves, len(self.exits)
         self.now = born = self.now + 1
         self.repeated += 1
+        facts = Facts()
         for passed in range(MOST_PASSES + 1):
             facts, self.facts = self.facts, Facts()
             mark, start, found, seen = len(self.trail), len(self.log), len(self.defs), set(self.seen)

@@ -52,6 +52,8 @@ MOST_STEPS = 300_000
 CIRCLE = "the script's functions call each other in a circle"
 NEVER = "no line of the script calls it"
 SEVERAL = "instances have several values of it"
+TRY_STAR: Any = getattr(ast, "TryStar", ast.Try)
+"""Of Python 3.11."""
 DECORATORS = ("staticmethod", "classmethod", "property", "setter", "deleter")
 ANY = {REST: Unknown(why=NOT_CONSTANT)}
 """The arguments of a call that is not in the script."""
@@ -140,7 +142,7 @@ class Reader(Expressions):
             self._otherwise(s, scope)
         elif isinstance(s, (ast.With, ast.AsyncWith)):
             self._with(s, scope)
-        elif isinstance(s, (ast.Try, ast.TryStar)):
+        elif isinstance(s, (ast.Try, TRY_STAR)):
             self._try(s, scope)
         elif isinstance(s, ast.Match):
             self._match(s, scope)

@@ -148,7 +148,7 @@ class Object:
     foreign: bool = False
     """A base class is unknown: its methods may change any attribute."""
     fields: tuple[str, ...] = ()
-    node: ast.AST | None = None
+    node: Any = None
     instances: list[Object] = field(factory=list)
     real: Object | None = None
     """The instance of which `super()` is another view."""
