@@ -15,6 +15,7 @@ from typing import Any, TypeAlias
 
 from attrs import define, evolve, field
 
+from npucompose.recipe.facts import Facts, TooLong, unsettled
 from npucompose.recipe.values import (
     MISSING,
     REST,
@@ -24,13 +25,11 @@ from npucompose.recipe.values import (
     Config,
     Const,
     Def,
-    Facts,
     Filter,
     Items,
     NotKnown,
     Object,
     Partial,
-    TooLong,
     Unknown,
     Value,
     inside,
@@ -38,7 +37,6 @@ from npucompose.recipe.values import (
     merge,
     same,
     size,
-    unsettled,
 )
 from npucompose.recipe.vendor_options import HOOKS, Unread, attributes, group_of, set_option
 
