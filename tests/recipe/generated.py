@@ -108,9 +108,8 @@ def _run(code: Any, answers: tuple[bool, ...]) -> list[Compiled]:
         "count": 2 * answers[0] + answers[1],
     }
     modules = {"torch": SimpleNamespace(compile=compiling), "torchair": torchair, "os": os}
-    with replaced(modules), limited():
-        with suppress(Exception, SystemExit):  # a run that ends early has compiled what it has compiled
-            exec(code, names)
+    with replaced(modules), limited(), suppress(Exception, SystemExit):  # what ends early has compiled what it has
+        exec(code, names)
     return found
 
 

@@ -278,7 +278,7 @@ def test_a_condition_that_is_assumed_is_read_and_written_down(assume: tuple[str,
     [
         (
             "args.fats=True",
-            "does not depend on it. Conditions that are not certain: args.fast (line 3), args.fast and (not debug) (line",
+            "does not depend on it. Conditions that are not certain: args.fast (line 3), args.fast and (not debug)",
         ),
         ("args.fast", "a condition or a name of the script, =, and a constant are wanted"),
         ("args.fast=maybe", "a condition or a name of the script, =, and a constant are wanted"),

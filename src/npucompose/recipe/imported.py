@@ -49,7 +49,6 @@ REQUIREMENTS = "requirements.txt"
 NO_PINS: Mapping[str, str] = {}
 NAMES = {True: "dynamic", False: "static", None: "auto"}
 PYTHON = ".".join(map(str, sys.version_info[:2]))
-TOO_DEEP = "its calls or expressions lie too deep in each other."
 MOST_SHOWN = 3
 """Lines of a script in which nothing else is found."""
 TILING_SINK = "experimental_config.tiling_schedule_optimize"
@@ -170,20 +169,13 @@ def import_script(
     `compilation` says which of several is meant, `assume` what is not certain. `torch_npu_version` says whose option
     names it uses; else the recipe in its header does, else they are 2.13.0's.
     """
-    try:
-        tree = ast.parse(source)
-    except (RecursionError, MemoryError):
-        raise ConfigError(f"{name}: {TOO_DEEP}") from None
-    except (SyntaxError, ValueError) as error:
-        line = f":{error.lineno}" if isinstance(error, SyntaxError) and error.lineno else ""
-        raise ConfigError(f"{name}{line} is not Python {PYTHON}: {getattr(error, 'msg', error)}.") from None
     recipe = header.read(source)
     version = _version(recipe, torch_npu_version)
     assumed = dict(map(assumption, assume))
     try:
-        read = reading(tree, version or REFERENCE, assumed)
-    except RecursionError:
-        raise ConfigError(f"{name}: {TOO_DEEP}") from None
+        read = reading(_parsed(source, name), version or REFERENCE, assumed)
+    except (RecursionError, MemoryError):  # the last: deeper than Python's parser goes
+        raise ConfigError(f"{name}: its calls or expressions lie too deep in each other.") from None
     except TooLong:
         raise ConfigError(f"{name}: its functions call one another so often that reading it would not end.") from None
     facts = read.facts
@@ -201,6 +193,14 @@ def import_script(
     found = _joined(facts, recipe, version, compilation)
     notes = [f"assumed: {text}={assumed[text]!r} (line {line})" for text, line in read.used.items()]
     return attrs.evolve(found, notes=(*notes, *found.notes))
+
+
+def _parsed(source: str, name: str) -> ast.Module:
+    try:
+        return ast.parse(source)
+    except (SyntaxError, ValueError) as error:
+        line = f":{error.lineno}" if isinstance(error, SyntaxError) and error.lineno else ""
+        raise ConfigError(f"{name}{line} is not Python {PYTHON}: {getattr(error, 'msg', error)}.") from None
 
 
 def _version(recipe: Mapping[str, Any] | None, asked: str | None) -> str | None:

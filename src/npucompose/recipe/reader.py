@@ -284,6 +284,7 @@ class Reader(Functions):
                     self.put(base.items, str(key.value), MISSING)
                 else:
                     self.escape(base, f"line {target.lineno} takes something from it")
+                    self._put_item(base, key, MISSING, s)
 
             self.each(self.value(target.value, scope), drop)
 

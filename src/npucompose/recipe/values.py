@@ -302,44 +302,37 @@ def merge(values: Iterable[Value], why: str, bound: bool = False) -> Value:
     return evolve(first, either=either, closed=closed and not many)
 
 
-class NotKnown(Exception):
-    """A value is no plain one, and why."""
-
-
-def known(value: Value, room: list[int] | None = None) -> Any:
-    """The value as YAML would hold it; NotKnown for what is no plain value."""
+def known(value: Value, room: list[int] | None = None) -> tuple[Any, str]:
+    """(the value as YAML would hold it, why it has none); `room` is for so many values more."""
     room = [MOST_ITEMS] if room is None else room
     room[0] -= 1
     if room[0] < 0:
-        raise NotKnown(TOO_MANY)
+        return None, TOO_MANY
     if isinstance(value, Const):
-        return value.value
+        return value.value, ""
     if isinstance(value, PoolHandle):
-        return value.name or "pool"
+        return value.name or "pool", ""
     if isinstance(value, Filter):
-        return list(value.patterns)
-    if isinstance(value, Items):
-        made = {key: known(item, room) for key, item in value.items.items()}
-        return [made[str(at)] for at in range(len(made))] if value.listed else made
-    is_function = isinstance(value, (Def, Partial))
-    raise NotKnown("it is a function" if is_function else str(value) if isinstance(value, Unknown) else NOT_CONSTANT)
+        return list(value.patterns), ""
+    if not isinstance(value, Items):
+        function = "it is a function" if isinstance(value, (Def, Partial)) else NOT_CONSTANT
+        return None, str(value) if isinstance(value, Unknown) else function
+    made: dict[str, Any] = {}
+    for key, item in value.items.items():
+        made[key], why = known(item, room)
+        if why:
+            return None, why
+    return [made[str(at)] for at in range(len(made))] if value.listed else made, ""
 
 
 def plain(value: Value) -> Any:
     """The value as YAML would hold it; None for what is no plain value (and for None itself)."""
-    try:
-        return known(value)
-    except NotKnown:
-        return None
+    return known(value)[0]
 
 
 def why_not(value: Value) -> str:
     """Why a value is no plain one; empty where it is."""
-    try:
-        known(value)
-    except NotKnown as error:
-        return str(error)
-    return ""
+    return known(value)[1]
 
 
 def is_plain(value: Value) -> TypeGuard[Const | Items]:
