@@ -326,9 +326,11 @@ class Expressions(Paths, ABC):
         return self.each(on, lambda one: self._method(one, e, args, keywords))
 
     def cloud(self, scope: Scope | None, why: str) -> None:
-        """Any name may have been set."""
+        """Any name may have been set, and what it stands for changed."""
         while scope is not None:
             for name, value in list(scope.names.items()):
+                if isinstance(value, (Config, At, Object)):
+                    self.escape(value, why)
                 if isinstance(value, (Const, Items)):
                     self.put(scope.names, name, Unknown(why=why, name=name, either=(value,)))
             scope = scope.parent

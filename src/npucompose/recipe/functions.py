@@ -136,7 +136,10 @@ class Functions(Expressions, ABC):
     def call(self, made: Def, e: ast.AST, args: Sequence[Value], keywords: Mapping[str, Value]) -> Value:
         """The script's own function, read with these arguments; what it returns."""
         if len(self.open) >= DEEPEST or made.node in self.open:
-            self.again.add(made.node)
+            if made.node in self.open:
+                self.again.add(made.node)
+            else:
+                self.cloud(made.scope, CIRCLE)
             for value in (*args, *keywords.values(), *([made.owner] if made.owner else [])):
                 self.escape(value, CIRCLE)
             return Unknown(why=CIRCLE)
