@@ -14,8 +14,8 @@ from npucompose.compose import check as checking
 from npucompose.compose.check import Checked, check
 from npucompose.compose.tree import compose
 from npucompose.errors import ConfigError
+from npucompose.recipe.facts import Facts
 from npucompose.recipe.imported import _collectives
-from npucompose.recipe.values import Facts
 from npucompose.registry import Registry
 from npucompose.targets.base import Target
 from npucompose.targets.cuda import CudaTarget

@@ -10,7 +10,7 @@ import itertools
 import random
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -108,11 +108,8 @@ def _run(code: Any, answers: tuple[bool, ...]) -> list[Compiled]:
         "count": 2 * answers[0] + answers[1],
     }
     modules = {"torch": SimpleNamespace(compile=compiling), "torchair": torchair, "os": os}
-    with replaced(modules), limited():
-        try:
-            exec(code, names)
-        except (Exception, SystemExit):  # a run that ends early has compiled what it has compiled
-            pass
+    with replaced(modules), limited(), suppress(Exception, SystemExit):  # what ends early has compiled what it has
+        exec(code, names)
     return found
 
 
@@ -225,8 +222,8 @@ class Writer:
         return "{" + ", ".join(f"{key!r}: {self.literal(key)}" for key in keys) + "}"
 
     def statement(self) -> None:
-        plain = ["option", "option", "option", "alias", "group", "setattr", "value", "item", "update", "compile", "call",
-                 "instance", "listed", "partial", "fresh_config", "constant_loop", "vendor_value"]  # fmt: skip
+        plain = ["option", "option", "option", "alias", "group", "setattr", "value", "item", "update", "compile",
+                 "call", "instance", "listed", "partial", "fresh_config", "constant_loop", "vendor_value"]  # fmt: skip
         doubtful = ["branch", "branch", "branch", "loop", "attempt", "define", "class_", "foreign", "delete", "leave",
                     "either", "match", "global_", "append", "generator", "while_", "method", "lambda_", "recursive",
                     "with_", "nested_dict", "comprehension", "swap", "finally_", "augmented"]  # fmt: skip
@@ -455,10 +452,9 @@ class Writer:
 
     def append(self) -> None:
         if self.names["list"]:
-            name = self.some("list")
-            act = self.draw.choice((f"{name}.append({self.literal('mode')})", f"{name}.insert(0, {self.literal('mode')})",
-                f"{name}.reverse()", f"{name} += [{self.literal('mode')}]", f"del {name}[0]", f"{name}[0] = {self.literal('mode')}",
-                f"tweak({name})"))  # fmt: skip
+            name, mode = self.some("list"), self.literal("mode")
+            act = self.draw.choice((f"{name}.append({mode})", f"{name}.insert(0, {mode})", f"{name}.reverse()",
+                f"{name} += [{mode}]", f"del {name}[0]", f"{name}[0] = {mode}", f"tweak({name})"))  # fmt: skip
             self.line(act)
             self.line(f"{self.some('config')}.mode = {name}[{self.draw.choice((0, 1, -1))}]")
 

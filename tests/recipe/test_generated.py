@@ -11,12 +11,13 @@ import pytest
 
 from npucompose.errors import ConfigError
 from npucompose.recipe import Imported, import_script, paths
-from npucompose.recipe.imported import _compilations, _joined
+from npucompose.recipe.compilations import compilations as every_compilation
+from npucompose.recipe.imported import _joined
 from npucompose.recipe.reader import reading
 from npucompose.recipe.values import MISSING, CompileCall
 from npucompose.table.structure import flat
 from npucompose.vendor.compiler import EVERY_LEAF
-from tests.recipe.generated import FLAT, OPTIONS, Compiled, runs, script
+from tests.recipe.generated import FLAT, Compiled, runs, script
 
 SCRIPTS = 200
 CONTROL = 50
@@ -65,7 +66,7 @@ def silent(found: Imported, said: Mapping[str, Any], one: Compiled) -> set[str]:
 
 @cache
 def compilations(text: str) -> tuple[CompileCall, ...]:
-    return tuple(_compilations(reading(ast.parse(text)).facts))
+    return tuple(every_compilation(reading(ast.parse(text)).facts))
 
 
 def check(text: str) -> list[str]:

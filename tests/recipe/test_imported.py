@@ -172,7 +172,7 @@ def test_every_section_that_is_wrong_is_named_at_once() -> None:
         ("x = (\n", r"^mine:1 is not Python 3\.\d+: '\(' was never closed\.$"),
         ("x = 1\n", r"^mine: nothing found\. Looked for"),
         ("x = " + "-" * 50_000 + "1", "^mine.*(is not Python|lie too deep)"),
-        ("a\x00b", "^mine is not Python 3\.\d+: source code string cannot contain null bytes"),
+        ("a\x00b", r"^mine is not Python 3\.\d+: source code string cannot contain null bytes"),
     ],
 )
 def test_what_is_no_script_is_refused_in_one_line(source: str, words: str) -> None:

@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
-from npucompose.recipe.expressions import computed
+from npucompose.recipe.arithmetic import computed
+from npucompose.recipe.facts import Facts, TooLong
 from npucompose.recipe.reader import MOST_STEPS, Reader, read
-from npucompose.recipe.values import MOST_ITEMS, Config, Const, Facts, TooLong, Unknown, size
+from npucompose.recipe.values import MOST_ITEMS, Config, Const, Unknown, size
 from npucompose.recipe.vendor_options import filter_source
 from npucompose.vendor.versions import REFERENCE
 from tests.recipe.scripts import CONFIG, SCRIPTS

@@ -62,9 +62,28 @@ def option(attribute: str, value: Any) -> Callable[[Path], Any]:
 
 HOOKED = SimpleNamespace(ge_config=None, post_grad_custom_pre_pass=print)
 HEADER, IMPORTED, READER = "npucompose.recipe.header", "npucompose.recipe.imported", "npucompose.recipe.reader"
-CALLED, VALUES = "npucompose.recipe.calls", "npucompose.recipe.values"
+CALLED, PATHS, MARKS = "npucompose.recipe.calls", "npucompose.recipe.paths", "npucompose.recipe.marks"
+CHOICES, ARITHMETIC, PYTHON = (f"npucompose.recipe.{name}" for name in ("compilations", "arithmetic", "python_calls"))
 EXPRESSIONS, OPTIONS = "npucompose.recipe.expressions", "npucompose.recipe.vendor_options"
 CASES = (
+    Case(
+        PATHS, "value.node", script(CONFIG + "if theirs:\n    config.mode = 'reduce-overhead'\n"), "against the default"
+    ),
+    Case(
+        EXPRESSIONS, "a call on a configuration", script(CONFIG + "config.as_dict()\n"), "for a call on a configuration"
+    ),
+    Case(
+        CALLED, "comes from", script(CONFIG + "CompilerConfig()\n"), "it is not known where CompilerConfig comes from"
+    ),
+    Case(CALLED, "WITHOUT_YAML", script(CONFIG + CACHED + ", cache_dir='x')\n"), "no YAML takes cache_dir"),
+    Case(
+        MARKS,
+        "ENVIRONMENT",
+        script(CONFIG + "import os\nos.putenv('HCCL_BUFFSIZE', '1')\n"),
+        "YAML sets no environment",
+    ),
+    Case(CHOICES, "a constant are wanted", file("a.py", CONFIG, assume=("x",)), "a constant are wanted", "SyntaxError"),
+    Case(IMPORTED, "Conditions that are", file("a.py", CONFIG, assume=("x=1",)), "does not depend on it"),
     Case(HEADER, "does not follow", with_recipe("mode: {}", end=""), "'# end of recipe' does not follow", "ValueError"),
     Case(
         HEADER,
@@ -83,22 +102,25 @@ CASES = (
     Case(HEADER, "unknown section", with_recipe("pipeline: {}"), "unknown section pipeline in the recipe"),
     Case(IMPORTED, "is a script", file("a.py", CONFIG, vllm_ascend_version="0.18.0"), "it says its options itself"),
     Case(IMPORTED, "it is for scripts", file("a.yaml", "exe_mode: eager\n", compilation=2), "it is for scripts, and"),
-    Case(
-        IMPORTED, "has that number", file("a.py", CONFIG, compilation=9), "no compilation of the script", "IndexError"
-    ),
+    Case(CHOICES, "has that number", file("a.py", CONFIG, compilation=9), "no compilation of the script", "IndexError"),
     Case(IMPORTED, "is not Python", script("def ("), "the script:1 is not Python", "SyntaxError"),
     Case(IMPORTED, "lie too deep", script(DEEP), "its calls or expressions lie too deep", "RecursionError"),
     Case(IMPORTED, "call one another", few_steps, "its functions call one another so often", "TooLong"),
     Case(IMPORTED, "nothing found", script("x = 1\n"), "nothing found. Looked for", "IndexError"),
     Case(IMPORTED, "problems.append('passes", with_recipe("passes: {cse: 3}", HOOK), "passes in the recipe must be a"),
     Case(IMPORTED, "raise_for(problems)", with_recipe("streams: {max_streams: 0}"), "'max_streams' must be >= 1"),
-    Case(VALUES, "raise TooLong", few_steps, "its functions call one another so often"),
-    Case(READER, "no YAML is known", script(CONFIG + "torch._dynamo.config.x = 1\n"), "no YAML is known for it"),
-    Case(READER, "which configuration", script(CONFIG + "mine.debug.x.y = 1\n"), NOT_READ),
-    Case(VALUES, "sub-configuration", script(CONFIG + "config.debug.graph_dump = 1\n"), "a whole sub-configuration is"),
+    Case(PATHS, "raise TooLong", few_steps, "its functions call one another so often"),
     Case(
-        VALUES, "unread(s, why)", script(CONFIG + "config.mode = asked\n"), "'asked' is not a constant of this script"
+        EXPRESSIONS,
+        "no YAML is known for it",
+        script(CONFIG + "torch._dynamo.config.x = 1\n"),
+        "no YAML is known for it",
     ),
+    Case(EXPRESSIONS, "which configuration", script(CONFIG + "mine.debug.x.y = 1\n"), NOT_READ),
+    Case(
+        PATHS, "self.unread(s, why)", script(CONFIG + "config.debug.graph_dump = 1\n"), "a whole sub-configuration is"
+    ),
+    Case(PATHS, "unread(s, why)", script(CONFIG + "config.mode = asked\n"), "'asked' is not a constant of this script"),
     Case(
         EXPRESSIONS,
         "the level is none",
@@ -120,31 +142,31 @@ CASES = (
     Case(CALLED, "{name}'", script(CONFIG + "torchair.use_everything(1)\n"), "no YAML is known for torchair.use_every"),
     Case(CALLED, "is handed to code", script(CONFIG + "theirs.tune(config)\n"), "a configuration is handed to code"),
     Case(
-        CALLED,
-        "of get_npu_backend",
+        MARKS,
+        "arguments_known :: some arguments",
         script(CONFIG + "torchair.get_npu_backend(compiler_config=config, x=1)\n"),
         "x of get_npu_backend",
     ),
     Case(
         CALLED,
-        "backend :: which configuration",
+        "_unknown_configuration :: which",
         script(CONFIG + "torchair.get_npu_backend(compiler_config=theirs)\n"),
         NOT_READ,
     ),
     Case(
-        CALLED,
-        "_set_dim_gears :: reader.doubt",
+        MARKS,
+        "set_dim_gears :: reader.doubt",
         script(CONFIG + "def f(x):\n    if theirs:\n        " + GEARS),
         "it depends on a condition",
     ),
     Case(
-        CALLED,
-        "_set_dim_gears :: which",
+        MARKS,
+        "set_dim_gears :: which",
         script(CONFIG + "torchair.inference.set_dim_gears(f(), {0: [2, 4]})\n"),
         "it is not known which input this is",
     ),
     Case(
-        CALLED,
+        MARKS,
         "YAML takes 2 to 100",
         script(CONFIG + "def f(x):\n    torchair.inference.set_dim_gears(x, {0: [1]})\n"),
         "YAML takes 2 to 100 constant sizes",
@@ -162,8 +184,8 @@ CASES = (
         "it is not known which backend",
     ),
     Case(
-        CALLED,
-        "of torch.compile",
+        MARKS,
+        "arguments_known :: some arguments",
         script(BACKEND + "torch.compile(m, backend=backend, mode='x')\n"),
         "no YAML is known for mode of torch.compile",
     ),
@@ -174,43 +196,43 @@ CASES = (
         "dynamic is not a constant",
     ),
     Case(
-        CALLED,
-        "its options are not",
+        PATHS,
+        "self.unread(s, why)",
         script("import torch\ntorch.compile(m, backend='npu', options=theirs)\n"),
         "its options are not a dict",
     ),
     Case(
-        CALLED,
+        MARKS,
         "whole tensors",
         script(CONFIG + "def f(x):\n    torch._dynamo.mark_static(x, 0)\n"),
         "YAML marks whole tensors",
     ),
     Case(
-        CALLED,
+        MARKS,
         "plain dimensions",
         script(CONFIG + "def f(x):\n    torch._dynamo.mark_dynamic(x, n)\n"),
         "YAML takes plain dimensions",
     ),
     Case(
-        CALLED,
-        "_mark :: reader.doubt",
+        MARKS,
+        "_mark :: doubts",
         script(CONFIG + "def f(x):\n    if theirs:\n        torch._dynamo.mark_static(x)\n"),
         "it depends on a condition",
     ),
     Case(
-        CALLED,
+        MARKS,
         "_mark :: which",
         script(CONFIG + "torch._dynamo.mark_static(f())\n"),
         "it is not known which input this is",
     ),
     Case(
-        CALLED,
+        MARKS,
         "only turn",
         script(CONFIG + "torch._logging.set_logs(graph_code=False)\n"),
         "YAML can only turn graph_code on",
     ),
     Case(
-        CALLED,
+        MARKS,
         "torch makes a size",
         script(
             BACKEND
@@ -221,51 +243,56 @@ CASES = (
     ),
     Case(
         CALLED,
-        "cache_compile :: which configuration",
+        "_unknown_configuration :: which",
         script(CONFIG + CACHED.replace("=config", "=theirs") + ")\n"),
         NOT_READ,
     ),
-    Case(CALLED, "of cache_compile", script(CONFIG + CACHED + ", tp_rank=1)\n"), "tp_rank of cache_compile"),
+    Case(
+        MARKS,
+        "arguments_known :: some arguments",
+        script(CONFIG + CACHED + ", tp_rank=1)\n"),
+        "tp_rank of cache_compile",
+    ),
     Case(CALLED, "as a whole", script(CONFIG + CACHED + ", fullgraph=False)\n"), "takes the graph as a whole"),
     Case(
         CALLED,
-        "traced elsewhere",
+        "compile_fx :: unread(e, why)",
         script("import torch\ntorch.npu.npugraph_ex.compile_fx(gm, inputs, {})\n"),
         "the graph is traced elsewhere",
     ),
     Case(CALLED, "read as if", script(CONFIG + "if theirs:\n    " + CACHED + ")\n"), "it depends on a condition"),
     Case(
-        CALLED,
+        MARKS,
         "a replacement is Python",
         script(CONFIG + "torchair.register_replacement(a, b)\n"),
         "a replacement is Python (a by b)",
     ),
     Case(
-        CALLED,
+        MARKS,
         "outside of a graph",
         script(CONFIG + "torch.npu.set_compile_mode(jit_compile=True)\n"),
         "jit_compile=True is about operators outside of a graph",
     ),
     Case(
         READER,
-        "sets no environment",
+        "ENVIRONMENT",
         script(CONFIG + "import os\nos.environ['HCCL_BUFFSIZE'] = '1'\n"),
         "YAML sets no environment",
     ),
     Case(
-        EXPRESSIONS,
+        PYTHON,
         "option's name",
         script(CONFIG + "setattr(config, name, 1)\n"),
         "the option's name is not a constant",
     ),
     Case(
-        EXPRESSIONS,
+        ARITHMETIC,
         "a number that",
         script(CONFIG + "config.debug.aclgraph.static_capture_size_limit = (2 ** 64) ** 64 - (2 ** 64) ** 64 + 8\n"),
         "its value is not a constant",
     ),
     Case(
-        EXPRESSIONS,
+        ARITHMETIC,
         "a text that",
         script(CONFIG + "config.debug.graph_dump.path = 'abc' * 60 * 60\n"),
         "its value is not a constant",

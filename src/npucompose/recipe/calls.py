@@ -8,15 +8,26 @@ own code have none, or lie in the model, which keeps them: each is a line.
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from attrs import evolve
 
+from npucompose.recipe.marks import (
+    arguments_known,
+    environment,
+    in_a_model,
+    mark_dynamic,
+    mark_static,
+    patch_for_hcom,
+    register_replacement,
+    set_compile_mode,
+    set_dim_gears,
+    set_logs,
+)
 from npucompose.recipe.paths import Paths
 from npucompose.recipe.python_calls import Args, Keywords
 from npucompose.recipe.values import (
-    LOOP,
     REST,
     At,
     CompileCall,
@@ -30,20 +41,11 @@ from npucompose.recipe.values import (
     ScriptBackend,
     Unknown,
     Value,
-    plain,
     why_not,
 )
 from npucompose.recipe.vendor_options import HOOKS, Package
 from npucompose.vendor.compiler import LEAVES
 
-OVER_ARGUMENT = f"{LOOP} over an argument"
-ENVIRONMENT = "YAML sets no environment: set it where npucompose runs, or hydra.job.env_set"
-VENDOR_ENVIRONMENT = (
-    "ASCEND", "ACL", "ATB", "CANN", "GE_", "HCCL", "NPU", "PYTORCH_NPU", "TASK_QUEUE", "TNG_", "TORCHAIR",
-    "TORCH_COMPILE",
-)  # fmt: skip
-"""How the names of variables begin that torch_npu, TorchAir and CANN read."""
-LEAST_GEAR = 2
 SPELLINGS = (
     ("torch_npu.npu", "torch.npu"),
     ("torch_npu.dynamo.torchair", "torchair"),
@@ -60,26 +62,9 @@ WITHOUT_YAML: Mapping[str, str] = {
 }
 """Keywords of cache_compile that no option says, and why not; any other one has no YAML."""
 COMPILE_FX = "npugraph_ex.compile_fx"
-NAMES: Mapping[str, str] = {"compile": "torch.compile"}
 PATCHING_MODULE = "patch_for_hcom_allreduce"
 """A module of torchair that patches torch.distributed.all_reduce where it is imported
 (torchair/ge_concrete_graph/ge_converter/experimental/patch_for_hcom_allreduce.py)."""
-IN_MODELS: Mapping[str, str] = {
-    "npu_stream_switch": "streams",
-    "npu_wait_tensor": "streams",
-    "npu_create_tagged_event": "streams",
-    "npu_tagged_event_record": "streams",
-    "npu_tagged_event_wait": "streams",
-    "npu_record_tagged_stream": "streams",
-    "record": "streams",
-    "wait": "streams",
-    "limit_core_num": "cores",
-    "super_kernel": "super kernels",
-    "deterministic": "determinism",
-    "op_never_timeout": "time-outs",
-    "data_dump": "dumps",
-}
-"""Functions of torchair.scope and torchair.ops (torch_npu 2.13.0) that a model's forward calls, by what they decide."""
 
 
 def called(reader: Paths, name: str, e: ast.Call, args: Args, keywords: Keywords) -> Value:
@@ -127,45 +112,8 @@ def compared_with_none(e: ast.Compare, value: Value) -> Value | None:
     return answer if is_object and ast.unparse(e.comparators[0]) == "None" else None
 
 
-def _set_dim_gears(reader: Paths, package: Any, e: ast.Call, args: Args, keywords: Keywords) -> Value:
-    """torchair.inference.set_dim_gears(x, {0: [32, 64]})."""
-    _known(reader, e, args, keywords, 2, ("t", "dim_gears"))
-    given = args[1] if len(args) > 1 else keywords.get("dim_gears")
-    name = _name_of(args[0] if args else keywords.get("t"))
-    items = given.items if isinstance(given, Items) else {}
-    gears = {int(dim): plain(sizes) for dim, sizes in items.items() if dim.isdigit()}
-    if reader.doubt:
-        reader.unread(e, reader.doubt)
-    elif not name:
-        reader.unread(e, "it is not known which input this is")
-    elif not gears or len(gears) < len(items) or not all(map(_are_gears, gears.values())):
-        reader.unread(e, "YAML takes 2 to 100 constant sizes, of at least 1, for each dimension")
-    else:
-        kept = {dim: tuple(size for size in sizes if size >= LEAST_GEAR) for dim, sizes in gears.items()}
-        if kept != {dim: tuple(sizes) for dim, sizes in gears.items()}:
-            reader.unread(
-                e, "torch makes a size of 1 a constant: YAML takes two or more gears of at least 2, without it"
-            )
-        if all(len(sizes) > 1 for sizes in kept.values()):
-            reader.facts.gears.append((name, kept))
-    return Const(value=None)
-
-
-def _are_gears(sizes: Any) -> bool:
-    return isinstance(sizes, list) and 2 <= len(sizes) <= 100 and all(type(s) is int and s >= 1 for s in sizes)
-
-
-def _known(reader: Paths, e: ast.Call, args: Args, keywords: Keywords, most: int, names: Sequence[str]) -> None:
-    """Every argument that is not one of these is a line."""
-    others = [*(["an argument"] if len(args) > most else []), *(name for name in keywords if name not in names)]
-    function = reader.code(e.func).rpartition(".")[2]
-    for name in others:
-        of = f"of {NAMES.get(function, function)}"
-        reader.unread(e, f"some arguments {of} are not known" if name == REST else f"no YAML is known for {name} {of}")
-
-
 def config(reader: Paths, package: Package, e: ast.Call, args: Args, keywords: Keywords) -> Config:
-    _known(reader, e, args, keywords, 0, ())
+    arguments_known(reader, e, args, keywords, 0, ())
     made = reader.made(e, Config, package=package, line=e.lineno)
     reader.facts.configs.append(made)
     return made
@@ -173,7 +121,7 @@ def config(reader: Paths, package: Package, e: ast.Call, args: Args, keywords: K
 
 def backend(reader: Paths, package: Package, e: ast.Call, args: Args, keywords: Keywords) -> Value:
     given = keywords.get("compiler_config", args[0] if args else Const(value=None))
-    _known(reader, e, args, keywords, 1, ("compiler_config",))
+    arguments_known(reader, e, args, keywords, 1, ("compiler_config",))
 
     def of(given: Value) -> Value:
         found = config(reader, package, e, (), {}) if plain_none(given) else given
@@ -194,7 +142,7 @@ def _unknown_configuration(reader: Paths, e: ast.Call, what: str) -> Value:
 
 def compile(reader: Paths, e: ast.Call, args: Args, keywords: Keywords) -> Value:
     """torch.compile(model, backend=…, dynamic=…, fullgraph=…, options=…)."""
-    _known(reader, e, args, keywords, 1, ("model", "backend", "dynamic", "fullgraph", "options"))
+    arguments_known(reader, e, args, keywords, 1, ("model", "backend", "dynamic", "fullgraph", "options"))
 
     def by(given: Value) -> Value:
         package = _package(given)
@@ -233,7 +181,7 @@ def cache_compile(reader: Paths, package: Package, e: ast.Call, args: Args, keyw
     for name in WITHOUT_YAML:
         if name in keywords and name not in taken:
             reader.unread(e, WITHOUT_YAML[name])
-    _known(reader, e, args, keywords, 1, ("func", *taken, *WITHOUT_YAML))
+    arguments_known(reader, e, args, keywords, 1, ("func", *taken, *WITHOUT_YAML))
 
     def of(given: Value) -> Value:
         found = config(reader, package, e, (), {}) if plain_none(given) else given
@@ -251,7 +199,7 @@ def cache_compile(reader: Paths, package: Package, e: ast.Call, args: Args, keyw
 
 def compile_fx(reader: Paths, package: Package, e: ast.Call, args: Args, keywords: Keywords) -> Value:
     """npugraph_ex.compile_fx(graph_module, example_inputs, options): a graph that somebody else traced."""
-    _known(reader, e, args, keywords, 3, ("graph_module", "example_inputs", "options"))
+    arguments_known(reader, e, args, keywords, 3, ("graph_module", "example_inputs", "options"))
     found = config(reader, package, e, (), {})
     _options(reader, found, e, keywords.get("options", args[2] if len(args) > 2 else None))
     why = "the graph is traced elsewhere: dynamic and fullgraph are said where it is"
@@ -306,8 +254,8 @@ def _options(reader: Paths, made: Config, e: ast.Call, options: Value | None) ->
             if name == REST:
                 reader.option(made, REST, evolve(value, why=f"it may hold other options: {value}"), e)
                 continue
-            at = getattr(value, "node", None)
-            line = ast.copy_location(ast.parse(f"options[{name!r}]").body[0], at if hasattr(at, "lineno") else e)
+            at = value.node if isinstance(value, Const) and hasattr(value.node, "lineno") else e
+            line = ast.copy_location(ast.parse(f"options[{name!r}]").body[0], at)
             leaf = LEAVES.get(f"npugraph_ex.{name}")
             if made.package == "npugraph_ex" or name in HOOKS:
                 reader.option(made, name, value, line)
@@ -334,104 +282,12 @@ def process_kwargs_options(reader: Paths, package: Any, e: ast.Call, args: Args,
     return Const(value=None)
 
 
-def patch_for_hcom(reader: Paths, package: Any, e: ast.Call, args: Args, keywords: Keywords) -> Value:
-    reader.facts.hcom.append((e.lineno, reader.code(e), reader.doubt))
-    return Const(value=None)
-
-
-def register_replacement(reader: Paths, package: Any, e: ast.Call, args: Args, keywords: Keywords) -> Value:
-    """register_replacement(search_fn, replace_fn, example_inputs, …): which functions, for they are Python."""
-    names = {"search_fn": 0, "replace_fn": 1}
-    found = [keywords.get(name, args[at] if len(args) > at else None) for name, at in names.items()]
-    said = [getattr(value, "name", "") or getattr(getattr(value, "node", None), "name", "?") for value in found]
-    others = [name for name in keywords if name not in names]
-    also = f", with {', '.join(others)}" if others else ""
-    reader.unread(
-        e,
-        f"a replacement is Python ({said[0]} by {said[1]}{also}): passes=replace has the known ones, and a pattern of "
-        "your own is registered for it (docs/adding_a_pass.md)",
-    )
-    return Const(value=None)
-
-
-def set_compile_mode(reader: Paths, e: ast.Call, args: Args, keywords: Keywords) -> Value:
-    value = keywords.get("jit_compile", args[0] if args else Const(value=False))
-    known = f"={plain(value)}" if isinstance(value, Const) else ""
-    reader.unread(
-        e, f"jit_compile{known} is about operators outside of a graph, for the whole process: no YAML is known for it"
-    )
-    return Const(value=None)
-
-
-def in_a_model(reader: Paths, name: str, e: ast.Call) -> None:
-    """A scope or an event in a model's own code, gathered to one note for all calls of one kind."""
-    kind = IN_MODELS.get(name)
-    if kind is not None:
-        reader.facts.in_models.append((kind, name, e.lineno))
-
-
-def _mark_static(reader: Paths, e: ast.Call, args: Args, keywords: Keywords) -> Value:
-    if len(args) + len(keywords) > 1:
-        reader.unread(e, "YAML marks whole tensors as static, not single dimensions")
-    else:
-        _mark(reader, e, args[0] if args else keywords.get("t"), None)
-    return Const(value=None)
-
-
-def _mark_dynamic(reader: Paths, e: ast.Call, args: Args, keywords: Keywords) -> Value:
-    dims = plain(args[1] if len(args) > 1 else keywords.get("index", Const(value=None)))
-    numbers = [dims] if isinstance(dims, int) else dims
-    more = len(args) > 2 or set(keywords) - {"index", "t"}
-    if more or not isinstance(numbers, list) or not all(isinstance(n, int) for n in numbers):
-        reader.unread(e, "YAML takes plain dimensions")
-    else:
-        _mark(reader, e, args[0] if args else keywords.get("t"), tuple(numbers))
-    return Const(value=None)
-
-
-def _mark(reader: Paths, e: ast.Call, subject: Value | None, dims: tuple[int, ...] | None) -> None:
-    """In a loop over an argument it marks all of it, and what is no tensor cannot be marked."""
-    doubts = [why for why in reader.doubts if why != OVER_ARGUMENT and "isinstance(" not in why]
-    if doubts:
-        reader.unread(e, doubts[-1])
-    elif not _name_of(subject):
-        reader.unread(e, "it is not known which input this is")
-    else:
-        reader.facts.marks.append((_name_of(subject), dims))
-
-
-def _name_of(subject: Value | None) -> str:
-    return subject.name if isinstance(subject, Unknown) else ""
-
-
-def of_the_vendor(key: Value) -> bool:
-    """Whether a variable of the environment is one that the vendor's software may read."""
-    return not isinstance(key, Const) or str(key.value).startswith(VENDOR_ENVIRONMENT)
-
-
-def _environment(reader: Paths, e: ast.Call, args: Args, keywords: Keywords) -> Value:
-    given = args[0] if args else Const(value="")
-    names: list[Value] = [Const(value=name) for name in given.items] if isinstance(given, Items) else [given]
-    if any(of_the_vendor(name) for name in (*names, *(Const(value=name) for name in keywords))) or REST in keywords:
-        reader.unread(e, ENVIRONMENT)
-    return Unknown(why="a variable of the environment")
-
-
-def _set_logs(reader: Paths, e: ast.Call, args: Args, keywords: Keywords) -> Value:
-    for name, value in keywords.items():
-        if isinstance(value, Const) and value.value is True and not reader.doubt:
-            reader.facts.artifacts.append(name)
-        else:
-            reader.unread(e, reader.doubt or f"YAML can only turn {name} on")
-    return Const(value=None)
-
-
 VENDOR: Mapping[str, Callable[[Any, Any, ast.Call, Args, Keywords], Value]] = {
     "CompilerConfig": config,
     "get_npu_backend": backend,
     "cache_compile": cache_compile,
     "compile_fx": compile_fx,
-    "set_dim_gears": _set_dim_gears,
+    "set_dim_gears": set_dim_gears,
     "patch_for_hcom": patch_for_hcom,
     "_process_kwargs_options": process_kwargs_options,
     "register_replacement": register_replacement,
@@ -439,11 +295,11 @@ VENDOR: Mapping[str, Callable[[Any, Any, ast.Call, Args, Keywords], Value]] = {
 KNOWN: Mapping[str, Callable[[Any, ast.Call, Args, Keywords], Value]] = {
     "torch.compile": compile,
     "torch.npu.set_compile_mode": set_compile_mode,
-    "torch._dynamo.mark_static": _mark_static,
-    "torch._dynamo.mark_dynamic": _mark_dynamic,
-    "torch._logging.set_logs": _set_logs,
+    "torch._dynamo.mark_static": mark_static,
+    "torch._dynamo.mark_dynamic": mark_dynamic,
+    "torch._logging.set_logs": set_logs,
     **dict.fromkeys(
         ("os.putenv", "os.unsetenv", *(f"os.environ.{name}" for name in ("setdefault", "update", "pop", "clear"))),
-        _environment,
+        environment,
     ),
 }

@@ -21,7 +21,8 @@ from npucompose.compose.check import check
 from npucompose.compose.references import CLOSED, Environment
 from npucompose.compose.tree import compose
 from npucompose.errors import ConfigError, unknown
-from npucompose.recipe.values import CompileCall, Config, Const, Facts
+from npucompose.recipe.facts import Facts
+from npucompose.recipe.values import CompileCall, Config, Const
 from npucompose.recipe.vendor_options import Package, Unread, set_option
 from npucompose.registry import Registry
 from npucompose.schema.experiment import Experiment

@@ -6,15 +6,15 @@ What is not known keeps its reason: a comparison of an environment variable is n
 from __future__ import annotations
 
 import ast
-import operator
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from itertools import pairwise
 from typing import Any
 
 from attrs import define, evolve, field
 
+from npucompose.recipe.arithmetic import compared, computed, literal
 from npucompose.recipe.calls import Args, Keywords, called, compared_with_none
 from npucompose.recipe.paths import Paths
 from npucompose.recipe.python_calls import DICT_METHODS, PYTHON, held_in, why_unknown
@@ -41,6 +41,7 @@ from npucompose.recipe.values import (
     from_environment,
     inside,
     is_plain,
+    may_miss,
     merge,
     module,
     named,
@@ -49,18 +50,6 @@ from npucompose.recipe.values import (
     why_not,
 )
 
-COMPARED: Mapping[type[ast.cmpop], Callable[[Any, Any], Any]] = {
-    ast.Eq: operator.eq,
-    ast.NotEq: operator.ne,
-    ast.Lt: operator.lt,
-    ast.LtE: operator.le,
-    ast.Gt: operator.gt,
-    ast.GtE: operator.ge,
-    ast.Is: operator.is_,
-    ast.IsNot: operator.is_not,
-    ast.In: lambda a, b: a in b,
-    ast.NotIn: lambda a, b: a not in b,
-}
 SETTINGS = ("torchair", "npugraph_ex", "torch_npu", "torch.npu", "torch._dynamo")
 """Modules whose settings decide what is compiled: an assignment to one is never passed over."""
 COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.GeneratorExp, ast.DictComp)
@@ -203,14 +192,14 @@ class Expressions(Paths, ABC):
         if isinstance(e, (ast.Await, ast.Starred)):
             return parts[0]
         if isinstance(e, ast.Compare):
-            found = _compared(e, parts) or compared_with_none(e, parts[0])
+            found = compared(e, parts) or compared_with_none(e, parts[0])
         elif isinstance(e, ast.UnaryOp) and isinstance(e.op, ast.Not):
             held = truth(parts[0])
             found = None if held is None else Const(value=not held, node=e)
         elif isinstance(e, ast.UnaryOp) and constants:
-            found = computed(ast.UnaryOp(e.op, _literal(parts[0])))
+            found = computed(ast.UnaryOp(e.op, literal(parts[0])))
         elif isinstance(e, ast.BinOp) and constants:
-            found = computed(ast.BinOp(_literal(parts[0]), e.op, _literal(parts[1])))
+            found = computed(ast.BinOp(literal(parts[0]), e.op, literal(parts[1])))
         elif isinstance(e, ast.FormattedValue) and len(parts) == 1 and e.conversion == -1 and is_plain(parts[0]):
             found = Const(value=str(plain(parts[0])))
         elif isinstance(e, ast.JoinedStr) and constants and sum(len(plain(part)) for part in parts) <= 4096:
@@ -262,9 +251,8 @@ class Expressions(Paths, ABC):
                 self.put(made.items, str(key.value), named(value, str(key.value)))
             elif key is None and isinstance(value, Items) and not value.listed and REST not in value.items:
                 for name, item in value.items.items():
-                    before = made.items.get(name, MISSING)
-                    maybe = isinstance(item, Unknown) and any(part is MISSING for part in item.either)
-                    self.put(made.items, name, merge([before, item], item.why) if maybe else item)
+                    before = [made.items.get(name, MISSING)] if may_miss(item) else []
+                    self.put(made.items, name, merge([*before, item], str(item)))
             else:
                 self.spoil(made.items, "some of its keys are not constants", holds=held_in([value]))
         return made
@@ -325,9 +313,10 @@ class Expressions(Paths, ABC):
         given = [(k.arg, self.value(k.value, scope)) for k in e.keywords]
         keywords = {name: value for name, value in given if name is not None}
         for value in [value for name, value in given if name is None]:
-            spread = isinstance(value, Items) and REST not in value.items
-            keywords |= value.items if spread else {}
-            rest += [] if spread else [value]
+            if isinstance(value, Items) and REST not in value.items:
+                keywords |= value.items
+            else:
+                rest.append(value)
         if rest:
             keywords[REST] = Unknown(why="some of its arguments are not constants", either=held_in(rest))
         if isinstance(function, Unknown) and function.name in ("exec", "globals", "locals"):
@@ -337,9 +326,11 @@ class Expressions(Paths, ABC):
         return self.each(on, lambda one: self._method(one, e, args, keywords))
 
     def cloud(self, scope: Scope | None, why: str) -> None:
-        """Any name may have been set."""
+        """Any name may have been set, and what it stands for changed."""
         while scope is not None:
             for name, value in list(scope.names.items()):
+                if isinstance(value, (Config, At, Object)):
+                    self.escape(value, why)
                 if isinstance(value, (Const, Items)):
                     self.put(scope.names, name, Unknown(why=why, name=name, either=(value,)))
             scope = scope.parent
@@ -401,55 +392,6 @@ class Expressions(Paths, ABC):
             self.unread(s, "no YAML is known for it")
         elif isinstance(base, Unknown) and _looks_like_an_option(self.code(s)):
             self.unread(s, "it is not known which configuration this is")
-
-
-def _literal(value: Value) -> ast.expr:
-    return ast.Constant(plain(value))
-
-
-def _compared(e: ast.Compare, sides: Sequence[Value]) -> Value | None:
-    """None where a side is no constant."""
-    if not all(map(is_plain, sides)):
-        return None
-    values = [plain(side) for side in sides]
-    try:
-        held = all(COMPARED[type(op)](a, b) for op, a, b in zip(e.ops, values, values[1:], strict=False))
-    except (TypeError, ValueError):
-        return Unknown(why=NOT_CONSTANT)
-    return Const(value=held)
-
-
-def computed(e: ast.expr) -> Value:
-    """Arithmetic of constants (`2 ** 20`, `-1`, `"a" + "b"`) is their value; all else is not known."""
-    parts = [node for node in ast.walk(e) if not isinstance(node, (ast.operator, ast.unaryop, ast.expr_context))]
-    if not all(isinstance(node, (ast.Constant, ast.BinOp, ast.UnaryOp)) for node in parts):
-        return Unknown(why=NOT_CONSTANT)
-    try:
-        return Const(value=_arithmetic(e))
-    except (ArithmeticError, TypeError, KeyError, ValueError):
-        return Unknown(why=NOT_CONSTANT)
-
-
-def _arithmetic(e: Any) -> Any:
-    if isinstance(e, ast.Constant):
-        return e.value
-    if isinstance(e, ast.UnaryOp):
-        inner = _arithmetic(e.operand)
-        return {ast.USub: lambda: -inner, ast.UAdd: lambda: inner, ast.Not: lambda: not inner}[type(e.op)]()
-    left, right = _bounded(_arithmetic(e.left)), _bounded(_arithmetic(e.right))
-    acts: dict[Any, Any] = {ast.Add: lambda: left + right, ast.Sub: lambda: left - right}
-    if isinstance(right, int) and abs(right) <= 64:
-        acts |= {ast.Mult: lambda: left * right, ast.Pow: lambda: left**right, ast.LShift: lambda: left << right}
-    return _bounded(acts[type(e.op)]())
-
-
-def _bounded(value: Any) -> Any:
-    """ValueError for what grows from step to step: a script cannot make the reader compute for hours."""
-    if isinstance(value, int) and value.bit_length() > 4096:
-        raise ValueError("a number that is too long")
-    if isinstance(value, (str, bytes)) and len(value) > 4096:
-        raise ValueError("a text that is too long")
-    return value
 
 
 def decorators(node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) -> set[str]:

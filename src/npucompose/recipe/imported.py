@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,17 +18,12 @@ from npucompose.errors import ConfigError, listed, raise_for
 from npucompose.input_safety import plain_yaml, read_text
 from npucompose.recipe import dialects, header
 from npucompose.recipe.command_line import read_command_line
+from npucompose.recipe.compilations import assumption, chosen, compilations, others
+from npucompose.recipe.facts import Facts, TooLong
 from npucompose.recipe.reader import reading
 from npucompose.recipe.values import (
-    CONDITION,
-    MISSING,
-    Cells,
     CompileCall,
-    Const,
-    Facts,
-    TooLong,
     Unknown,
-    merge,
     without_mode,
 )
 from npucompose.recipe.vendor_options import Unread, translated
@@ -39,7 +34,6 @@ from npucompose.table.structure import flat, structure
 from npucompose.targets import TARGETS
 from npucompose.targets.base import VendorCompiled
 from npucompose.vendor.compiler import EVERY_LEAF, VERSION, CompilerOptions, illegal_in_mode, waiting
-from npucompose.vendor.option_specs import shown
 from npucompose.vendor.versions import REFERENCE, known
 
 MOST_BYTES = 2 * 2**20
@@ -51,12 +45,10 @@ INSTEAD: Mapping[str, str] = {
     "cores": "passes=core_limit does it from YAML",
     "super kernels": "passes=super_kernel does it from YAML",
 }
-ANOTHER = "the compilation that is told has another configuration"
 REQUIREMENTS = "requirements.txt"
 NO_PINS: Mapping[str, str] = {}
 NAMES = {True: "dynamic", False: "static", None: "auto"}
 PYTHON = ".".join(map(str, sys.version_info[:2]))
-TOO_DEEP = "its calls or expressions lie too deep in each other."
 MOST_SHOWN = 3
 """Lines of a script in which nothing else is found."""
 TILING_SINK = "experimental_config.tiling_schedule_optimize"
@@ -177,20 +169,13 @@ def import_script(
     `compilation` says which of several is meant, `assume` what is not certain. `torch_npu_version` says whose option
     names it uses; else the recipe in its header does, else they are 2.13.0's.
     """
-    try:
-        tree = ast.parse(source)
-    except (RecursionError, MemoryError):
-        raise ConfigError(f"{name}: {TOO_DEEP}") from None
-    except (SyntaxError, ValueError) as error:
-        line = f":{error.lineno}" if isinstance(error, SyntaxError) and error.lineno else ""
-        raise ConfigError(f"{name}{line} is not Python {PYTHON}: {getattr(error, 'msg', error)}.") from None
     recipe = header.read(source)
     version = _version(recipe, torch_npu_version)
-    assumed = dict(map(_assumption, assume))
+    assumed = dict(map(assumption, assume))
     try:
-        read = reading(tree, version or REFERENCE, assumed)
-    except RecursionError:
-        raise ConfigError(f"{name}: {TOO_DEEP}") from None
+        read = reading(_parsed(source, name), version or REFERENCE, assumed)
+    except (RecursionError, MemoryError):  # the last: deeper than Python's parser goes
+        raise ConfigError(f"{name}: its calls or expressions lie too deep in each other.") from None
     except TooLong:
         raise ConfigError(f"{name}: its functions call one another so often that reading it would not end.") from None
     facts = read.facts
@@ -210,16 +195,12 @@ def import_script(
     return attrs.evolve(found, notes=(*notes, *found.notes))
 
 
-def _assumption(given: str) -> tuple[str, Any]:
-    """`args.fast=True` is ("args.fast", True): a condition or a name as the script writes it, and a constant."""
-    text, _, value = given.rpartition("=")
+def _parsed(source: str, name: str) -> ast.Module:
     try:
-        return ast.unparse(ast.parse(text.strip(), mode="eval")), ast.literal_eval(value.strip())
-    except (SyntaxError, ValueError, RecursionError, MemoryError, TypeError):
-        raise ConfigError(
-            f"--assume {given}: a condition or a name of the script, =, and a constant are wanted, as in "
-            '--assume "args.fast=True".'
-        ) from None
+        return ast.parse(source)
+    except (SyntaxError, ValueError) as error:
+        line = f":{error.lineno}" if isinstance(error, SyntaxError) and error.lineno else ""
+        raise ConfigError(f"{name}{line} is not Python {PYTHON}: {getattr(error, 'msg', error)}.") from None
 
 
 def _version(recipe: Mapping[str, Any] | None, asked: str | None) -> str | None:
@@ -227,54 +208,6 @@ def _version(recipe: Mapping[str, Any] | None, asked: str | None) -> str | None:
     written = (recipe or {}).get("compiler")
     said = asked or (written.get(VERSION) if isinstance(written, Mapping) else None)
     return None if said is None else known(str(said), "--torch-npu" if asked else f"compiler.{VERSION} of the recipe")
-
-
-def _compilations(facts: Facts) -> Sequence[CompileCall]:
-    """All that a script compiles, each once; where it compiles nothing, one with each backend or each configuration."""
-    configs = [backend.config for backend in facts.backends] or facts.configs
-    other = Unknown(why="it is compiled elsewhere")
-    dynamic, fullgraph = (other, other) if facts.elsewhere else (None, False)
-    alone = [
-        CompileCall(config=one, dynamic=dynamic, fullgraph=fullgraph, node=dialects.NO_CALL, cells=one.cells)
-        for one in configs
-    ]
-    each: dict[tuple[str, str], CompileCall] = {}
-    for one in facts.compiles or alone:
-        each.setdefault((str(one), repr(one.values)), one)
-    return list(each.values())
-
-
-def _chosen(every: Sequence[CompileCall], asked: int | None, notes: list[str]) -> CompileCall:
-    """One of all compilations; a note names each of several. Of a call with one of several, what they share."""
-    listed = "; ".join(f"{number}: {one}" for number, one in enumerate(every, 1))
-    if asked is not None and not 1 <= asked <= len(every):
-        raise ConfigError(f"--compilation {asked}: no compilation of the script has that number; it has {listed}.")
-    number = asked or 1
-    found = every[number - 1]
-    if len(every) > 1:
-        notes.append(f"of {len(every)} compilations, number {number} is told (--compilation N tells another): {listed}")
-    rivals = [one for one in every if one.rival and one.rival == found.rival]
-    if asked is None and len(rivals) > 1:
-        notes.append("which of several configurations it is compiled with is not certain: what they share is told")
-        cells = Cells()
-        for path in {path for one in rivals for path in one.cells}:
-            cells[path] = merge([one.cells.get(path, MISSING) for one in rivals], CONDITION)
-        modes = {one.mode for one in rivals}
-        cells["mode"] = Const(value=modes.pop()) if len(modes) == 1 else Unknown(why=CONDITION)
-        found = attrs.evolve(found, cells=cells)
-    return found
-
-
-def _others(facts: Facts, every: Sequence[CompileCall], chosen: CompileCall) -> Iterator[Unread]:
-    """The configurations and compilations of which an experiment cannot be one, too."""
-    for config in facts.configs:
-        if config.values and config.line != chosen.config.line:
-            values = ", ".join(f"{path}={shown(value)}" for path, value in config.values.items())
-            yield Unread(line=config.line, code="CompilerConfig()", why=f"{ANOTHER}; this one sets {values}")
-    for number, other in enumerate(every if facts.compiles else (), 1):
-        if (other.config, *other.keywords) != (chosen.config, *chosen.keywords):
-            why = f"only one of several compilations can be told: this one by --compilation {number}"
-            yield Unread(line=other.node.lineno, code=str(other).partition(": ")[2], why=why)
 
 
 def _joined(
@@ -285,8 +218,8 @@ def _joined(
 ) -> Imported:
     """The code counts; the recipe in the header says what code cannot, and how the same was written."""
     notes: list[str] = []
-    every = _compilations(facts)
-    said = _chosen(every, compilation, notes)
+    every = compilations(facts)
+    said = chosen(every, compilation, notes)
     config, mode = said.config, said.mode
     values, lost = without_mode(said.values), list[str]()
     if config.package == "torchair" and mode == "npugraph_ex":
@@ -307,7 +240,7 @@ def _joined(
         tree["logs"] = logs
     tree |= {name: wrote[name] for name in ("streams", "adapt", "target", "model", "seed", "strict") if name in wrote}
     hooks = sorted(config.hooks)
-    unread = [*facts.unread, *_others(facts, every, said)]
+    unread = [*facts.unread, *others(facts, every, said)]
     unread += [Unread(line=config.line, code="mode='npugraph_ex'", why=text) for text in lost]
     unread += _collectives(mode, tree, facts)
     notes += _in_models(facts)

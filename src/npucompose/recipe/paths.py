@@ -15,6 +15,7 @@ from typing import Any, TypeAlias
 
 from attrs import define, evolve, field
 
+from npucompose.recipe.facts import Facts, TooLong, unsettled
 from npucompose.recipe.values import (
     MISSING,
     REST,
@@ -24,13 +25,10 @@ from npucompose.recipe.values import (
     Config,
     Const,
     Def,
-    Facts,
     Filter,
     Items,
-    NotKnown,
     Object,
     Partial,
-    TooLong,
     Unknown,
     Value,
     inside,
@@ -38,7 +36,6 @@ from npucompose.recipe.values import (
     merge,
     same,
     size,
-    unsettled,
 )
 from npucompose.recipe.vendor_options import HOOKS, Unread, attributes, group_of, set_option
 
@@ -198,6 +195,7 @@ class Paths:
         count, leaves, returns = len(self.doubts), self.leaves, len(self.exits)
         self.now = born = self.now + 1
         self.repeated += 1
+        facts = Facts()
         for passed in range(MOST_PASSES + 1):
             facts, self.facts = self.facts, Facts()
             mark, start, found, seen = len(self.trail), len(self.log), len(self.defs), set(self.seen)
@@ -296,15 +294,15 @@ class Paths:
         if path in HOOKS:
             config.hooks[HOOKS[path]] = s
             return
-        if name == REST or group_of(config.package, path, self.torch_npu):
-            why = str(value) if name == REST else "a whole sub-configuration is replaced"
-            self.unread(s, why)
-            self.spoil(config.cells, why, under="" if name == REST else f"{path}.")
-            return
+        whole = name == REST or group_of(config.package, path, self.torch_npu)
         leaf = there.get(path)
         found: dict[str, Any] = {}
-        if why := self._refused(config, path, value, found):
+        why = "a whole sub-configuration is replaced" if whole else self._refused(config, path, value, found)
+        why = str(value) if name == REST else why
+        if why:
             self.unread(s, why)
+        if whole:
+            self.spoil(config.cells, why, under="" if name == REST else f"{path}.")
         set_here = {at: Const(value=kept, node=s) for at, kept in found.items()}
         lost = {leaf.path: Unknown(why=why)} if leaf is not None and not found else {}
         for at, cell in {**lost, **set_here}.items():
@@ -317,10 +315,9 @@ class Paths:
     def _refused(self, config: Config, path: str, value: Value, found: dict[str, Any]) -> str:
         """Why a value is not taken; else it is in `found`."""
         leaf = attributes(config.package, self.torch_npu).get(path)
-        try:
-            kept = known(value)
-        except NotKnown as error:
-            return str(error)
+        kept, why = known(value)
+        if why:
+            return why
         if leaf is not None and (leaf.kind == "names" and kept is not None) != isinstance(value, Filter):
             return "it takes a function of nodes" if leaf.kind == "names" else "it is a function"
         self.step(size(kept))

@@ -93,7 +93,7 @@ def _pop(reader: Any, e: ast.Call, on: Items, args: Args, keywords: Keywords) ->
 
 def _append(reader: Any, e: ast.Call, on: Items, args: Args, keywords: Keywords) -> Value:
     if REST in on.items:
-        reader.spoil(on.items, on.items[REST].why, holds=held_in(args))
+        reader.spoil(on.items, str(on.items[REST]), holds=held_in(args))
     else:
         reader.put(on.items, str(len(on.items)), args[0] if args else Unknown(why=NOT_CONSTANT))
     return Const(value=None)

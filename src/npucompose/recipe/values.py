@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeAlias, TypeGuard
 
-from attrs import asdict, define, evolve, field, frozen
+from attrs import define, evolve, field, frozen
 
 from npucompose.errors import visible
-from npucompose.recipe.vendor_options import MODE, Package, Unread
+from npucompose.recipe.vendor_options import MODE, Package
 
 CONDITION, LOOP = "it depends on a condition", "it is in a loop"
 TOO_MANY = "it holds too many values"
@@ -148,7 +148,7 @@ class Object:
     foreign: bool = False
     """A base class is unknown: its methods may change any attribute."""
     fields: tuple[str, ...] = ()
-    node: ast.AST | None = None
+    node: Any = None
     instances: list[Object] = field(factory=list)
     real: Object | None = None
     """The instance of which `super()` is another view."""
@@ -302,44 +302,37 @@ def merge(values: Iterable[Value], why: str, bound: bool = False) -> Value:
     return evolve(first, either=either, closed=closed and not many)
 
 
-class NotKnown(Exception):
-    """A value is no plain one, and why."""
-
-
-def known(value: Value, room: list[int] | None = None) -> Any:
-    """The value as YAML would hold it; NotKnown for what is no plain value."""
+def known(value: Value, room: list[int] | None = None) -> tuple[Any, str]:
+    """(the value as YAML would hold it, why it has none); `room` is for so many values more."""
     room = [MOST_ITEMS] if room is None else room
     room[0] -= 1
     if room[0] < 0:
-        raise NotKnown(TOO_MANY)
+        return None, TOO_MANY
     if isinstance(value, Const):
-        return value.value
+        return value.value, ""
     if isinstance(value, PoolHandle):
-        return value.name or "pool"
+        return value.name or "pool", ""
     if isinstance(value, Filter):
-        return list(value.patterns)
-    if isinstance(value, Items):
-        made = {key: known(item, room) for key, item in value.items.items()}
-        return [made[str(at)] for at in range(len(made))] if value.listed else made
-    is_function = isinstance(value, (Def, Partial))
-    raise NotKnown("it is a function" if is_function else str(value) if isinstance(value, Unknown) else NOT_CONSTANT)
+        return list(value.patterns), ""
+    if not isinstance(value, Items):
+        function = "it is a function" if isinstance(value, (Def, Partial)) else NOT_CONSTANT
+        return None, str(value) if isinstance(value, Unknown) else function
+    made: dict[str, Any] = {}
+    for key, item in value.items.items():
+        made[key], why = known(item, room)
+        if why:
+            return None, why
+    return [made[str(at)] for at in range(len(made))] if value.listed else made, ""
 
 
 def plain(value: Value) -> Any:
     """The value as YAML would hold it; None for what is no plain value (and for None itself)."""
-    try:
-        return known(value)
-    except NotKnown:
-        return None
+    return known(value)[0]
 
 
 def why_not(value: Value) -> str:
     """Why a value is no plain one; empty where it is."""
-    try:
-        known(value)
-    except NotKnown as error:
-        return str(error)
-    return ""
+    return known(value)[1]
 
 
 def is_plain(value: Value) -> TypeGuard[Const | Items]:
@@ -359,10 +352,15 @@ def elements(value: Value) -> list[Value] | None:
     """What a loop goes through, or what is shared out among several names; None where it is not known."""
     if not isinstance(value, Items) or REST in value.items:
         return None
-    if any(part is MISSING for item in value.items.values() if isinstance(item, Unknown) for part in item.either):
+    if any(map(may_miss, value.items.values())):
         return None
     keys = list(value.items)
     return [value.items[str(at)] for at in range(len(keys))] if value.listed else [Const(value=key) for key in keys]
+
+
+def may_miss(value: Value) -> bool:
+    """Whether a key may not be there."""
+    return isinstance(value, Unknown) and any(part is MISSING for part in value.either)
 
 
 def inside(base: Config | At, name: str) -> At:
@@ -404,45 +402,3 @@ def size(value: Any) -> int:
         if total > MOST_ITEMS:
             break
     return total
-
-
-class TooLong(Exception):
-    """The functions of a script call one another so often that reading it would not end."""
-
-
-@define(kw_only=True)
-class Facts:
-    """Everything that a script says about compiling, in the order in which it says it."""
-
-    configs: list[Config] = field(factory=list)
-    backends: list[ScriptBackend] = field(factory=list)
-    compiles: list[CompileCall] = field(factory=list)
-    marks: list[tuple[str, tuple[int, ...] | None]] = field(factory=list)
-    """(argument, dimensions) of each mark_dynamic; None for the dimensions of a mark_static."""
-    gears: list[tuple[str, Mapping[int, tuple[int, ...]]]] = field(factory=list)
-    """(argument, {dimension: sizes}) of each torchair.inference.set_dim_gears."""
-    levels: dict[str, str] = field(factory=dict)
-    artifacts: list[str] = field(factory=list)
-    hcom: list[tuple[int, str, str]] = field(factory=list)
-    """(line, code, why it may not be called) of each patch_for_hcom."""
-    in_models: list[tuple[str, str, int]] = field(factory=list)
-    """(what is decided, function, line or 0) of the scopes and events in a model's own code."""
-    elsewhere: dict[int, str] = field(factory=dict)
-    """{line: code} of what may compile with a configuration of the script, and is not in it."""
-    unread: list[Unread] = field(factory=list)
-
-    def add(self, other: Facts) -> None:
-        for name, more in asdict(other, recurse=False).items():
-            mine = getattr(self, name)
-            mine.extend(more) if isinstance(more, list) else mine.update(more)
-
-
-def unsettled(cells: Cells) -> Iterator[tuple[str, Const, str]]:
-    """(option, assignment that competes for it, why it is not certain)"""
-    for path, cell in cells.items():
-        rivals = cell.either if isinstance(cell, Unknown) else ()
-        for value in rivals:
-            if isinstance(value, Const) and isinstance(cell, Unknown):
-                others = [competitor(other) for other in rivals if other is not value]
-                against = f", against {' or '.join(others)}" if others else ", and another value may come after it"
-                yield path, value, f"{cell.why}{against}"

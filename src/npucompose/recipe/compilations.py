@@ -1,0 +1,77 @@
+"""Which of the compilations of a script an experiment is, and what a person says of its conditions."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import attrs
+
+from npucompose.errors import ConfigError
+from npucompose.recipe.dialects import NO_CALL
+from npucompose.recipe.facts import Facts
+from npucompose.recipe.values import CONDITION, MISSING, Cells, CompileCall, Const, Unknown, merge
+from npucompose.recipe.vendor_options import Unread
+from npucompose.vendor.option_specs import shown
+
+ANOTHER = "the compilation that is told has another configuration"
+
+
+def assumption(given: str) -> tuple[str, Any]:
+    """`args.fast=True` is ("args.fast", True): a condition or a name as the script writes it, and a constant."""
+    text, _, value = given.rpartition("=")
+    try:
+        return ast.unparse(ast.parse(text.strip(), mode="eval")), ast.literal_eval(value.strip())
+    except (SyntaxError, ValueError, RecursionError, MemoryError, TypeError):
+        raise ConfigError(
+            f"--assume {given}: a condition or a name of the script, =, and a constant are wanted, as in "
+            '--assume "args.fast=True".'
+        ) from None
+
+
+def compilations(facts: Facts) -> Sequence[CompileCall]:
+    """All that a script compiles, each once; where it compiles nothing, one with each backend or each configuration."""
+    configs = [backend.config for backend in facts.backends] or facts.configs
+    other = Unknown(why="it is compiled elsewhere")
+    dynamic, fullgraph = (other, other) if facts.elsewhere else (None, False)
+    alone = [
+        CompileCall(config=one, dynamic=dynamic, fullgraph=fullgraph, node=NO_CALL, cells=one.cells) for one in configs
+    ]
+    each: dict[tuple[str, str], CompileCall] = {}
+    for one in facts.compiles or alone:
+        each.setdefault((str(one), repr(one.values)), one)
+    return list(each.values())
+
+
+def chosen(every: Sequence[CompileCall], asked: int | None, notes: list[str]) -> CompileCall:
+    """One of all compilations; a note names each of several. Of a call with one of several, what they share."""
+    listed = "; ".join(f"{number}: {one}" for number, one in enumerate(every, 1))
+    if asked is not None and not 1 <= asked <= len(every):
+        raise ConfigError(f"--compilation {asked}: no compilation of the script has that number; it has {listed}.")
+    number = asked or 1
+    found = every[number - 1]
+    if len(every) > 1:
+        notes.append(f"of {len(every)} compilations, number {number} is told (--compilation N tells another): {listed}")
+    rivals = [one for one in every if one.rival and one.rival == found.rival]
+    if asked is None and len(rivals) > 1:
+        notes.append("which of several configurations it is compiled with is not certain: what they share is told")
+        cells = Cells()
+        for path in {path for one in rivals for path in one.cells}:
+            cells[path] = merge([one.cells.get(path, MISSING) for one in rivals], CONDITION)
+        modes = {one.mode for one in rivals}
+        cells["mode"] = Const(value=modes.pop()) if len(modes) == 1 else Unknown(why=CONDITION)
+        found = attrs.evolve(found, cells=cells)
+    return found
+
+
+def others(facts: Facts, every: Sequence[CompileCall], chosen: CompileCall) -> Iterator[Unread]:
+    """The configurations and compilations of which an experiment cannot be one, too."""
+    for config in facts.configs:
+        if config.values and config.line != chosen.config.line:
+            values = ", ".join(f"{path}={shown(value)}" for path, value in config.values.items())
+            yield Unread(line=config.line, code="CompilerConfig()", why=f"{ANOTHER}; this one sets {values}")
+    for number, other in enumerate(every if facts.compiles else (), 1):
+        if (other.config, *other.keywords) != (chosen.config, *chosen.keywords):
+            why = f"only one of several compilations can be told: this one by --compilation {number}"
+            yield Unread(line=other.node.lineno, code=str(other).partition(": ")[2], why=why)
