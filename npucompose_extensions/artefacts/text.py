@@ -28,8 +28,8 @@ def text_of(path: Path, limit: int) -> str:
         data = read_bytes(path, limit, named=True)
     except UnusableFile as error:
         raise ConfigError(
-            f"{path} {error}. Of a log cut out the run in question (grep its process id); a graph is dumped without its "
-            "weights with DUMP_GE_GRAPH=2."
+            f"{path} {error}. Of a log cut out the run in question (grep its process id); a graph is dumped without "
+            "its weights with DUMP_GE_GRAPH=2."
         ) from None
     except OSError as error:
         raise ConfigError(f"{path} cannot be read: {error.strerror or error}.") from error

@@ -275,7 +275,7 @@ TENSOR_CASES = (
         "it is cut off",
         npy(header("(10000000,)") + b"\0" * 8),
         "says 40,000,000 bytes",
-        "MemoryError",
+        "ValueError",
     ),
     Case(
         TENSORS,

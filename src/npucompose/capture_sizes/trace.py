@@ -46,9 +46,7 @@ class Trace:
                 continue
             steps.update(_entry(found, f"{path}:{number}"))
         if len(steps) > MOST_SIZES:
-            raise ConfigError(
-                f"{path} has {len(steps):,} different numbers of rows; more than {MOST_SIZES:,} are not read."
-            )
+            raise ConfigError(f"{path} has {len(steps):,} numbers of rows; at most {MOST_SIZES:,} are read.")
         if not steps:
             raise ConfigError(f"{path} has no step: a trace has a line for each, with its number of rows.")
         return cls(dict(sorted(steps.items())))

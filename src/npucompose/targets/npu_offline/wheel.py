@@ -271,9 +271,7 @@ def unpack(wheel: Path, into: Path) -> None:
                 raise FetchError(f"{wheel.name} has names that lead out of its folder: {listed(outside[:3])}.")
             wanted = [part for part in archive.infolist() if not _is_library(part.filename)]
             if (size := sum(part.file_size for part in wanted)) > MOST_UNPACKED:
-                raise FetchError(
-                    f"{wheel.name} unpacks to {size:,} bytes; more than {MOST_UNPACKED:,} are not written."
-                )
+                raise FetchError(f"{wheel.name} unpacks to {size:,} bytes; at most {MOST_UNPACKED:,} are.")
             archive.extractall(into, wanted)
     except zipfile.BadZipFile as error:
         raise FetchError(f"{wheel.name} is not a wheel: {error}.") from error
