@@ -12,6 +12,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
+from airflow_free.sqlite_files import why_not_written
+from npucompose.errors import ConfigError
 from npucompose.experiment.tracking import RunTracker, TrackerOrder
 from npucompose.report.json import Tracked
 from npucompose.results.record import EXIT_STATUS
@@ -49,6 +51,8 @@ class Mlflow(RunTracker):
         entities: Any = importlib.import_module("mlflow.entities")
         store = Path(order.store)
         store.mkdir(parents=True, exist_ok=True)
+        if not order.place and (why := why_not_written(store / DATABASE)):
+            raise ConfigError(f"tracker=mlflow: {store / DATABASE} is not used: {why}.")
         client = mlflow.MlflowClient(tracking_uri=order.place or f"sqlite:///{store / DATABASE}")
         known = client.get_experiment_by_name(order.experiment)
         artifacts = None if order.place else (store / ARTIFACTS / order.experiment).as_uri()

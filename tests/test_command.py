@@ -91,11 +91,9 @@ def raised(error: BaseException) -> Any:
         (ConfigError("one", "two"), 2, ["npucompose: one", "npucompose: two"]),
         (NpuComposeError("three"), 3, ["npucompose: three"]),
         (OSError(errno.EACCES, "Permission denied", "/a"), 2, ["npucompose: /a: Permission denied."]),
-        (
-            OSError(errno.ENOSPC, "full"),
-            3,
-            ["npucompose: internal error, please report it: OSError: [Errno 28] full (--debug shows where)"],
-        ),
+        (OSError(errno.ENOSPC, "full"), 3, ["npucompose: full."]),
+        (OSError(errno.EFBIG, "File too large", "/b"), 3, ["npucompose: /b: File too large."]),
+        (MemoryError(), 3, ["npucompose: there is not enough memory for it."]),
         (ValueError("x"), 3, ["npucompose: internal error, please report it: ValueError: x (--debug shows where)"]),
     ],
 )

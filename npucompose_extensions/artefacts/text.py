@@ -27,11 +27,10 @@ def text_of(path: Path, limit: int) -> str:
     try:
         data = read_bytes(path, limit, named=True)
     except UnusableFile as error:
-        advice = (
-            "Cut the log to the run in question (grep its process id), or dump the graph without weights: "
-            "DUMP_GE_GRAPH=2."
-        )
-        raise ConfigError(f"{path} {error}." + (f" {advice}" if "bytes" in str(error) else "")) from None
+        raise ConfigError(
+            f"{path} {error}. Of a log cut out the run in question (grep its process id); a graph is dumped without "
+            "its weights with DUMP_GE_GRAPH=2."
+        ) from None
     except OSError as error:
         raise ConfigError(f"{path} cannot be read: {error.strerror or error}.") from error
     if not data.strip():

@@ -49,10 +49,8 @@ def _npy(file: BinaryIO, size: int) -> torch.Tensor:
         raise Refused(f"is no .npy file ({type(error).__name__})") from error
     if dtype.hasobject or dtype.kind not in "biufc":
         raise Refused(f"holds {dtype.name[:40]} and no numbers: it is not read")
-    if problem := shape_problem(shape, dtype.itemsize, 2**62):
-        raise Refused(problem)
-    if len(shape) > MOST_DIMENSIONS:
-        raise Refused(f"has {len(shape)} dimensions, and a tensor of more than {MOST_DIMENSIONS} is not read")
+    if shape_problem(shape, dtype.itemsize, 2**62) or len(shape) > MOST_DIMENSIONS:
+        raise Refused(f"says a shape that no tensor has: {str(shape)[:80]}")
     needed, has = math.prod(shape) * dtype.itemsize, size - file.tell()
     if needed != has:
         raise Refused(f"says {needed:,} bytes of elements and has {has:,}: it is cut off")

@@ -122,9 +122,9 @@ def _followed(pickled: bytes) -> Any:
         elif name == "GLOBAL":
             stack.append(_Name(str(value)))
         elif name in ("BINPUT", "LONG_BINPUT"):
-            memo[value] = stack[-1]
+            memo[value or 0] = stack[-1]
         elif name in ("BINGET", "LONG_BINGET"):
-            stack.append(memo[value])
+            stack.append(memo[value or 0])
         elif name == "MARK":
             stack.append(_MARK)
         elif name == "TUPLE":
@@ -132,7 +132,8 @@ def _followed(pickled: bytes) -> Any:
         elif name in ("TUPLE1", "TUPLE2", "TUPLE3"):
             stack[-int(name[-1]) :] = [tuple(stack[-int(name[-1]) :])]
         elif name in ("APPEND", "APPENDS"):
-            stack[-1 if name == "APPENDS" else -2].extend(from_mark() if name == "APPENDS" else [stack.pop()])
+            more = from_mark() if name == "APPENDS" else [stack.pop()]
+            stack[-1].extend(more)
         elif name in ("SETITEM", "SETITEMS"):
             items = from_mark() if name == "SETITEMS" else [stack.pop(-2), stack.pop()]
             stack[-1].update({str(key): of for key, of in zip(items[::2], items[1::2], strict=True)})

@@ -10,11 +10,13 @@ run and no folder is left; 3 a stage failed, timed out or its process died.
 from __future__ import annotations
 
 import argparse
+import io
 import os
 import re
 import sys
 import traceback
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -43,6 +45,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     argv = list(sys.argv[1:] if argv is None else argv)
     if argv[:1] == ["run"]:
         return run(argv[1:])
+    _show_all_letters()
     with guarded():
         if argv[:2] == ["completion", "candidates"]:
             return _candidates(argv[2:])
@@ -66,8 +69,25 @@ def _status_of(act: Callable[[], int], *, debug: bool) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python would flush into it at its end
         return PIPE_CLOSED
     except Exception as error:  # noqa: BLE001
-        return _report(error, debug=debug)
+        status = _report(error, debug=debug)
+        _let_go_of_what_cannot_be_written()
     return status
+
+
+def _let_go_of_what_cannot_be_written() -> None:
+    """What a full disk did not take Python would write again at its end, and fail."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except OSError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
+def _show_all_letters() -> None:
+    """A terminal that has not all letters shows the others as `\\u2500`."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
 
 
 def _flushed(act: Callable[[], int]) -> int:
@@ -87,16 +107,20 @@ def _report(error: Exception, *, debug: bool) -> int:
         traceback.print_exception(error)
     known = error if isinstance(error, NpuComposeError) else _translated(error)
     problems = known.problems if isinstance(known, ConfigError) else (str(known),)
-    for problem in problems:
-        print(PREFIX + problem, file=sys.stderr)
+    with suppress(OSError):  # where nothing can be written, the status says it
+        for problem in problems:
+            print(PREFIX + problem, file=sys.stderr)
     return known.exit_status
 
 
 def _translated(error: Exception) -> NpuComposeError:
     """What was not foreseen: exit status 3, and never a bare traceback. The orchestrator's own errors (they carry an
     exit status) say it already."""
-    if isinstance(error, OSError) and (refused := path_error(error)):
-        return refused
+    if isinstance(error, OSError):
+        place = f"{os.fsdecode(error.filename)[:200]}: " if isinstance(error.filename, (str, bytes)) else ""
+        return path_error(error) or NpuComposeError(f"{place}{error.strerror or error}.")
+    if isinstance(error, MemoryError):
+        return NpuComposeError("there is not enough memory for it.")
     status, problems = getattr(error, "exit_status", None), getattr(error, "problems", (str(error),))
     if status is None:
         where = "(--debug shows where)"
@@ -215,6 +239,7 @@ def fetch(arguments: argparse.Namespace) -> int:
 
 def run(argv: Sequence[str], *, program: str = "npucompose run") -> int:
     """`python run.py …`: compose and check first, then let Hydra make the folder and run. Returns the exit status."""
+    _show_all_letters()
     with guarded():
         argv = ["debug=true" if word == DEBUG else word for word in argv]
         return _status_of(lambda: _run(argv, program), debug="debug=true" in argv)

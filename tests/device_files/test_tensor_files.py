@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -71,9 +72,7 @@ def test_another_shape_length_or_kind_is_refused(content: bytes, says: str, tmp_
     assert says in str(refused.value)
 
 
-@pytest.mark.parametrize(
-    ("nbytes", "says"), [(GIB, r"is no \.npy file"), (GIB + 1, "a tensor of more than 1,073,741,")]
-)
+@pytest.mark.parametrize(("nbytes", "says"), [(GIB, r"is no \.npy file"), (GIB + 1, "a file of more than 1,073,741,")])
 def test_a_file_has_at_most_a_gibibyte(nbytes: int, says: str, tmp_path: Path) -> None:
     with (tmp_path / "x.npy").open("wb") as file:
         file.truncate(nbytes)  # takes no room
@@ -114,11 +113,109 @@ def test_what_describes_tensors_has_at_most_a_mebibyte(tmp_path: Path) -> None:
     found: list[str] = []
     for count in (2**20 // 5 - 100, 2**20 // 5 + 100):  # five bytes each
         torch.save(list(range(70_000, 70_000 + count)), tmp_path / "x.pt")
-        with pytest.raises(ConfigError) as refused:
-            tensors.load(tmp_path / "x.pt")
-        found.append(str(refused.value).removeprefix(f"{tmp_path / 'x.pt'} "))
+        found.append(refused(tmp_path / "x.pt"))
     assert found[1] == "describes its tensors in more than 1,048,576 bytes: it is not read."
     assert found[0] == "holds a list, and one dense tensor is read."
+
+
+def refused(path: Path) -> str:
+    with pytest.raises(ConfigError) as error:
+        tensors.load(path)
+    return str(error.value).removeprefix(f"{path} ")
+
+
+def archive(path: Path, described: bytes, method: int = zipfile.ZIP_STORED, **parts: bytes) -> Path:
+    with zipfile.ZipFile(path, "w", method) as inside:
+        for name, content in {"data.pkl": described, "byteorder": b"little", **parts}.items():
+            inside.writestr(f"x/{name}", content)
+    return path
+
+
+class Calls:
+    def __init__(self, function: Any, *arguments: Any) -> None:
+        self.how = function, arguments
+
+    def __reduce__(self) -> Any:
+        return self.how
+
+
+def saved(value: Any) -> bytes:
+    """What describes a value in a file of torch.save."""
+    out = io.BytesIO()
+    torch.save(value, out)
+    with zipfile.ZipFile(out) as inside:
+        return inside.read("archive/data.pkl")
+
+
+@pytest.mark.parametrize(
+    ("value", "says"),
+    [
+        (Calls(bytearray, 2**50), "holds __builtin__.bytearray, and one dense tensor is read."),
+        (Calls(bytearray, 3 * 2**30), "holds __builtin__.bytearray, and one dense tensor is read."),
+        (Calls(open, "/etc/passwd"), "holds io.open, and one dense tensor is read."),
+        (Calls(eval, "1"), "holds __builtin__.eval, and one dense tensor is read."),
+        (1.5, "holds something else than tensors (BINFLOAT), and one dense tensor is read."),
+        ("x" * 1000, "holds a str, and one dense tensor is read."),
+    ],
+)  # fmt: skip
+def test_nothing_in_a_file_is_called(value: Any, says: str, tmp_path: Path) -> None:
+    assert refused(archive(tmp_path / "x.pt", saved(value))).endswith(says)
+
+
+@pytest.mark.parametrize("change", [
+    ("K\x04", "K\x05"), ("K\x04", "J\xff\xff\xff\x7f"), ("X\x01\0\0\x000", "X\x01\0\0\x001"),
+    ("K\x04\x85q", "\x88\x85q"), ("K\x01\x85q", "J\xff\xff\xff\xff\x85q"), ("K\x00K\x04", "K\x03K\x04"),
+    ("FloatStorage", "OtherStorage"), ("ctorch\n", "cbuiltins\n"),
+    ("v2", "v9"), (")R", ")o"), ("\x85q\x06", "\x86q\x06"), ("Q", "Q0"), ("(", ""), (".", ""),
+])  # fmt: skip
+def test_a_description_that_was_changed_is_refused_in_words(change: tuple[str, str], tmp_path: Path) -> None:
+    described = saved(torch.arange(4.0)).decode("latin-1")
+    assert change[0] in described
+    for changed in (described.replace(*change, 1), described.replace(*change), described[: described.index(change[0])]):
+        path = archive(tmp_path / "x.pt", changed.encode("latin-1"), **{"data/0": bytes(16)})
+        assert refused(path).endswith(".")
+
+
+def test_sizes_are_those_of_the_file(tmp_path: Path) -> None:
+    described = saved(torch.arange(4.0))
+    path = archive(tmp_path / "x.pt", described, **{"data/0": bytes(15)})
+    assert refused(path) == "says 4 elements and has 15 bytes: it is cut off."
+    assert "packed or overlong" in refused(archive(path, described, zipfile.ZIP_DEFLATED, **{"data/0": bytes(16)}))
+    assert "in another order" in refused(archive(path, described, byteorder=b"big", **{"data/0": bytes(16)}))
+    assert tensors.load(archive(path, described, **{"data/0": bytes(16)})).tolist() == [0.0] * 4
+    path.write_bytes(path.read_bytes().replace((16).to_bytes(4, "little"), (2**30).to_bytes(4, "little")))
+    assert "packed or overlong" in refused(path)
+
+
+def test_a_bare_pickle_is_refused_by_its_name_whatever_follows(tmp_path: Path) -> None:
+    path = tmp_path / "x.pt"
+    torch.save(torch.ones(2), path, _use_new_zipfile_serialization=False)
+    for more in (b"", b"PK\x05\x06" + bytes(18)):
+        path.write_bytes(path.read_bytes() + more)
+        assert refused(path) == "is no file of torch.save, or a bare pickle as torch before 1.6 wrote: save it anew."
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        torch.nn.Parameter(torch.arange(3.0)), torch.tensor([1 + 2j, 3]).conj(), torch.tensor([1 + 2j]).conj().imag,
+        torch.ones(3, dtype=torch.bfloat16), torch.ones(2).to(torch.float8_e4m3fn),
+        torch.arange(24).view(2, 3, 4)[:, 1], torch.zeros(0, 3), torch.tensor(True), torch.ones(6, dtype=torch.uint16),
+    ],
+)  # fmt: skip
+def test_tensors_of_every_kind_are_read_as_torch_reads_them(made: torch.Tensor, tmp_path: Path) -> None:
+    torch.save(made, tmp_path / "x.pt")
+    found = tensors.load(tmp_path / "x.pt")
+    assert (found.dtype, found.shape) == (made.dtype, made.shape)
+    assert found.tolist() == made.tolist()
+
+
+@pytest.mark.parametrize("shape", [(0, 10**20), (0, 2**62, 4), (True,), (1.0,), ("a",), (-1,), (2**62, 2**62, 0)])
+def test_shapes_of_npy_are_numbers_that_a_tensor_can_have(shape: tuple[object, ...], tmp_path: Path) -> None:
+    text = f"{{'descr': '|u1', 'fortran_order': False, 'shape': {shape}}}".encode().ljust(117) + b"\n"
+    (tmp_path / "x.npy").write_bytes(b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text)
+    says = refused(tmp_path / "x.npy")
+    assert "says a shape that no tensor has" in says or "is no .npy file" in says
 
 
 # Folders.

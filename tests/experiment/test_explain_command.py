@@ -147,7 +147,11 @@ def test_an_explanation_is_made_in_a_worker_with_the_experiment_s_limits(worker:
     )
     assert explain._in_worker(composed, "m:f") == {"a": 1}
     (task,) = worker.asked
-    assert (task.entry, task.payload) == ("m:f", {"tree": composed.tree, "provenance": composed.provenance})
+    files = str(task.log_path.parent / "files")
+    assert (task.entry, task.payload) == (
+        "m:f",
+        {"tree": composed.tree, "provenance": composed.provenance, "files": files},
+    )
     assert (task.time_limit_s, task.limits) == (7, Limits.from_mib(2, 3000, "pipeline.memory_limit_mb"))
     assert task.log_path.name == "run.log"
     assert not task.log_path.parent.exists()

@@ -32,8 +32,7 @@ CASES = (
     Case(AT, "nests too deep", artefact(DEEP_PY), "nests too deep to be read", "RecursionError"),
     Case(AT, "nests too deep", artefact(DEEP_PY.replace("-", "-" * 3)), "nests too deep to be read", "MemoryError"),
     Case(AT, "nests too deep", artefact(DEEP_JSON), "nests too deep to be read", "RecursionError"),
-    Case(TEXT, "is no file", lambda folder: read("/dev/null"), "/dev/null is no file", "/dev/null is empty"),
-    Case(TEXT, "at most", artefact(LOG, limit=20), "at most 20 are read"),
+    Case(TEXT, "Of a log", lambda folder: read("/dev/null"), "/dev/null is no file. Of a log", "UnusableFile"),
     Case(
         TEXT,
         "cannot be read",

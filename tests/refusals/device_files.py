@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import pickle
-import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,7 +10,6 @@ from typing import Any
 import attrs
 import numpy as np
 import pytest
-import torch
 
 from npucompose.schema.profile_table import Interval, Line, ProfileTable, SizeTimes
 from npucompose_extensions.artefacts import read
@@ -243,43 +240,20 @@ def header(shape: str, descr: str = "'<f4'") -> bytes:
     return b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text.encode()
 
 
-class Opens:
-    """A pickle that would read a file."""
-
-    def __reduce__(self) -> Any:
-        return open, ("/etc/passwd",)
-
-
-def archive(path: Path, parts: dict[str, bytes], method: int = zipfile.ZIP_STORED) -> None:
-    with zipfile.ZipFile(path, "w", method) as inside:
-        for name, content in parts.items():
-            inside.writestr(f"x/{name}", content)
-
-
-def packed(path: Path) -> None:
-    torch.save(torch.zeros(4), path)
-    with zipfile.ZipFile(path) as inside:
-        parts = {one.filename.partition("/")[2]: inside.read(one) for one in inside.infolist()}
-    archive(path, parts, zipfile.ZIP_DEFLATED)
-
-
-def expanded(path: Path) -> None:
-    torch.save(torch.zeros(1).expand(2**29), path)
-
-
 TENSOR_CASES = (
     Case(
         TENSORS,
         "there is no such file",
         lambda folder: tensors.load(folder / "x.npy"),
         "there is no such file",
-        "cannot be read",
+        "FileNotFoundError",
     ),
     Case(
         TENSORS,
-        "a tensor of more than {MOST_BYTES:,} is not read",
+        "{path} {error}",
         lowered(tensors, "MOST_BYTES", 100, file("x.npy", lambda path: np.save(path, np.zeros(4)))),
-        "a tensor of more than 100 is not read",
+        "x.npy has 160 bytes; a file of more than 100 is not read",
+        "UnusableFile: has 160 bytes",
     ),
     Case(
         TENSORS,
@@ -299,9 +273,9 @@ TENSOR_CASES = (
     Case(
         TENSORS,
         "it is cut off",
-        npy(header("(1000000000000,)") + b"\0" * 8),
-        "says 4,000,000,000,000 bytes",
-        "MemoryError",
+        npy(header("(10000000,)") + b"\0" * 8),
+        "says 40,000,000 bytes",
+        "ValueError",
     ),
     Case(
         TENSORS,
@@ -317,35 +291,6 @@ TENSOR_CASES = (
         "holds float128, which torch has not",
         "TypeError",
     ),
-    Case(
-        TENSORS,
-        "is no file of torch.save",
-        file("x.pt", lambda path: path.write_bytes(pickle.dumps(Opens()))),
-        "is no file of torch.save",
-        "BadZipFile",
-    ),
-    Case(TENSORS, "packed or overlong", file("x.pt", packed), "holds packed or overlong parts"),
-    Case(
-        TENSORS,
-        "describes its tensors",
-        lowered(tensors, "MOST_PICKLED", 10, file("x.pt", lambda path: torch.save(torch.zeros(4), path))),
-        "describes its tensors in more than 10 bytes",
-    ),
-    Case(
-        TENSORS,
-        "is not loaded",
-        file("x.pt", lambda path: torch.save(Opens(), path)),
-        "is not loaded: it holds something else than tensors (UnpicklingError)",
-        "UnpicklingError",
-    ),
-    Case(
-        TENSORS,
-        "and one dense tensor",
-        file("x.pt", lambda path: torch.save([torch.zeros(4)], path)),
-        "holds a list, and one dense tensor is read",
-        "AttributeError",
-    ),
-    Case(TENSORS, "holds a tensor of more", file("x.pt", expanded), "holds a tensor of more than 1,073,741,824 bytes"),
 )  # fmt: skip
 
 CASES = (*GRAPH_CASES, *PROFILE_CASES, *TABLE_CASES, *FOLDER_CASES, *TENSOR_CASES)

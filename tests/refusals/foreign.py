@@ -17,14 +17,14 @@ from npucompose.compose.check import check, torch_npu_of
 from npucompose.compose.hydra_loader import loader_of, run_application
 from npucompose.compose.references import resolved
 from npucompose.compose.tree import Composed, compose
-from npucompose.compose.untrusted_config import read_foreign
+from npucompose.compose.untrusted_config import path_problems, read_foreign
 from npucompose.schema.experiment import Choice
 from npucompose.serving.vllm.recipe import read as read_served
 from npucompose.serving.vllm.recipe import recipe_of
 from npucompose.table.structure import flat
 from npucompose.targets.npu_offline.wheel import UnpackedWheel
 from npucompose.vendor.compiler import CompilerOptions
-from tests.refusals.case import Case
+from tests.refusals.case import Case, Unread
 
 GROUPS = ("model", "mode", "experiment", "passes")
 GLOBAL = "# @package _global_\n"
@@ -75,6 +75,13 @@ def checked(**sections: Any) -> Callable[[Path], Any]:
         return check(Composed(tree=tree, provenance={**default().provenance, **origins}))
 
     return read
+
+
+def written_by_the_vendor(folder: Path) -> None:
+    """As for a target whose compiler is the vendor's; another has no effect of it, and does not ask."""
+    compiler = checked(compiler={"debug": {"graph_dump": {"path": "/tmp"}}})(folder).experiment.compiler
+    if found := list(path_problems(compiler, lambda key: "conf/experiment/mine.yaml")):
+        raise Unread(*found)
 
 
 def dimension(**said: Any) -> Callable[[Path], Any]:
@@ -199,7 +206,7 @@ CASES = (
     Case(
         FOREIGN,
         "leads out of the run",
-        checked(compiler={"debug": {"graph_dump": {"path": "/tmp"}}}),
+        written_by_the_vendor,
         "compiler.debug.graph_dump.path='/tmp' leads out of the run directory and comes from conf/experiment/mine.yaml",
     ),
     Case(

@@ -20,6 +20,8 @@ def trace(content: str) -> Callable[[Path], Any]:
 
 TRACE = "npucompose.capture_sizes.trace"
 CASES = (
+    Case(TRACE, "is no table", trace(f"1\n{'8' * 200_000}\n"), "is no table: field larger than", "Error: field"),
+    Case(TRACE, "numbers of rows; at", trace("\n".join(map(str, range(1, 50_002)))), "at most 50,000 are read"),
     Case(TRACE, "has no step", trace("rows\n"), "has no step: a trace has a line for each"),
     Case(TRACE, "is no step", trace("1\neight\n"), "trace.csv:2: 'eight' is no step", "ValueError"),
     Case(TRACE, "is no step", trace("1\n8,9,10\n"), "trace.csv:2: '8,9,10' is no step"),

@@ -15,6 +15,8 @@ from typing import Any
 import yaml
 from attrs import field, frozen
 
+from tests.strangers.folders import folders
+
 SECRET = "hunter2-7f3a9c"
 """The value of the variable SECRET while a case runs."""
 TOUCH = "touch executed"
@@ -345,6 +347,28 @@ def _reports() -> Iterator[Case]:
         yield Case(name=f"points/{name}", files={"theirs/points.json": content}, command=("report", "theirs"))
 
 
+def _folders() -> Iterator[Case]:
+    for one in folders():
+        yield Case(name=one.name, files=one.files, command=one.command)
+    line = "[INFO] TORCHAIR(1,python):2026-01-01 00:00:00 [npu_fx_compiler.py:1] "
+    for name, part in LONG_PARTS.items():
+        for times in (1, 60_000):
+            yield Case(
+                name=f"log/{name} x {times}",
+                files={"theirs/a.txt": f"{line}{part * times}\n{part * times} graph id: 1\n"},
+                command=("explain", "--log", "theirs/a.txt"),
+            )
+
+
+LONG_PARTS = {
+    "bracket": "] a", "FakeTensor": "FakeTensor(", "size": "FakeTensor(size=(", "recompiles": "[0/1]", "function": "[0/1] Recompiling function ",
+    "failure": "- 0/0: ", "mark": "Mark node[a,", "collect": "Collect node ", "input": "] input 1: ", "option": "] a = ", "blanks": " " * 5,
+    "slot": "Input[1] of node: ", "node": "Node: ", "skip": "Skip dynamic shape partition of graph ", "verdict": "Static FX graph compiled to ",
+    "symbols": "s0 ", "quotes": '"', "braces": "{", "dashes": "-", "digits": "1",
+}  # fmt: skip
+"""What a pattern that tries every way through a line would try again and again."""
+
+
 ALONE = (
     "what is legal",
     "hydra 0", "hydra 1", "hydra 2", "hydra 5", "hydra by a package 0", "hydra by a package 2", "a reference that is built",
@@ -368,7 +392,9 @@ def _alone(cases: dict[str, Case]) -> Iterator[Case]:
 @cache
 def corpus() -> dict[str, Case]:
     """{name: case}, in the order of the tables."""
-    kinds: tuple[Callable[[], Iterator[Case]], ...] = (_configurations, _recipes, _scripts, _artefacts, _reports)
+    kinds: tuple[Callable[[], Iterator[Case]], ...] = (
+        _configurations, _recipes, _scripts, _artefacts, _reports, _folders,
+    )  # fmt: skip
     found: dict[str, Case] = {}
     for kind in kinds:
         for case in kind():

@@ -14,9 +14,11 @@ import signal
 import stat
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from airflow_free.errors import visible
 from tests.strangers.corpus import Case, corpus
 
 LONGEST_S = 20
@@ -43,10 +45,37 @@ def mark(number: int) -> None:
         os.close(os.open(f"{MARK}{number}", os.O_RDONLY))
 
 
+def act(words: Sequence[str]) -> object:
+    """A command line; or, of what no command does alone, the part that reads the folder."""
+    if not words[0].startswith("--"):
+        from npucompose.cli import main
+
+        return main(list(words))
+    from airflow_free.errors import OrchestratorError
+    from airflow_free.store import Store
+    from npucompose.errors import ConfigError
+    from npucompose.experiment.sweep.run import PointLedger
+    from npucompose.measure.repository import git_state
+    from npucompose_extensions.device_files import tensors
+
+    try:
+        if words[0] == "--repository":
+            print(git_state())
+        elif words[0] == "--records":
+            print(list(Store(".npucompose", on_problem=print).records()))
+        elif words[0] == "--ledger":
+            with PointLedger.open(Path(".npucompose")) as ledger:
+                ledger.write(ledger.entries())
+        else:
+            print(tensors.load(Path(words[1])).shape)
+    except (OrchestratorError, ConfigError) as error:
+        print(visible(str(error)), file=sys.stderr)
+        return ConfigError.exit_status
+    return 0
+
+
 def run(case: Case) -> dict[str, Any]:
     """What came of one case, in the folder that this process is in."""
-    from npucompose.cli import main
-
     out, err = io.StringIO(), io.StringIO()
     raised: str | None = None
     status: object = None
@@ -55,7 +84,7 @@ def run(case: Case) -> dict[str, Any]:
     signal.alarm(LONGEST_S)
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         try:
-            status = main(list(case.command))
+            status = act(case.command)
         except BaseException as error:  # noqa: BLE001  the verdict is the test's
             raised = f"{type(error).__name__}: {error}"[:300]
     signal.alarm(0)
@@ -83,7 +112,13 @@ def main() -> None:
     warm = folder / "warm"
     (warm / "theirs").mkdir(parents=True)
     os.chdir(warm)
-    for command in (("explain", "--options", "--json", "model=add"), ("report", "theirs")):
+    for command in (
+        ("explain", "--options", "--json", "model=add"),
+        ("report", "theirs"),
+        ("--repository",),
+        ("--records",),
+        ("run", "--dry-run", "model=add"),
+    ):
         run(Case(name="warm", files={}, command=command))
     with results.open("w") as file:
         for number, name in enumerate(json.loads(names.read_text())):

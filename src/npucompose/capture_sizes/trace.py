@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from attrs import frozen
@@ -18,6 +18,8 @@ MOST_ROWS = 1_000_000
 MOST_STEPS = 10**12
 """Of one line."""
 MOST_BYTES = 64 * 2**20
+MOST_SIZES = 50_000
+"""Different numbers of rows; planning takes some KiB for each."""
 NUMBER = re.compile(r"[0-9]{1,13}", re.ASCII)
 
 
@@ -38,12 +40,13 @@ class Trace:
         ConfigError with the line of what is neither.
         """
         steps: Counter[int] = Counter()
-        lines = csv.reader(read_text(path, MOST_BYTES, named=True).splitlines())
-        for number, cells in enumerate(lines, 1):
+        for number, cells in enumerate(_cells(path), 1):
             found = [cell.strip() for cell in cells]
             if not any(found) or (number == 1 and not NUMBER.fullmatch(found[0])):
                 continue
             steps.update(_entry(found, f"{path}:{number}"))
+        if len(steps) > MOST_SIZES:
+            raise ConfigError(f"{path} has {len(steps):,} numbers of rows; at most {MOST_SIZES:,} are read.")
         if not steps:
             raise ConfigError(f"{path} has no step: a trace has a line for each, with its number of rows.")
         return cls(dict(sorted(steps.items())))
@@ -71,6 +74,13 @@ class Trace:
     def share(self, padding: int) -> float:
         """Of so many added rows among all rows that are computed."""
         return padding / (self.rows + padding)
+
+
+def _cells(path: Path) -> Iterator[list[str]]:
+    try:
+        yield from csv.reader(read_text(path, MOST_BYTES, named=True).splitlines())
+    except csv.Error as error:
+        raise ConfigError(f"{path} is no table: {error}.") from error
 
 
 def _entry(cells: list[str], where: str) -> dict[int, int]:

@@ -133,12 +133,13 @@ def _checked(composed: Composed, *, with_model: bool, sections: SectionCache | N
     problems += _trust_problems(experiment, composed)
     said_by = partial(origin, composed.provenance)
     problems += address_problems(experiment.executor, said_by, trust=experiment.trust)
-    problems += path_problems(experiment.compiler, said_by)
     experiment = _with_adapt(_with_tiling(experiment))
     fields = {f.name: getattr(experiment, f.name) for f in attrs.fields(Experiment)}
     of_target: list[str] = []
     target = _gather(of_target, lambda: _made(TARGETS, experiment.target, "target"))
     runs = target is not None and target.capabilities(experiment.mode.name).vendor_compiler
+    if target is None or runs:  # elsewhere the vendor's compiler writes nothing
+        problems += path_problems(experiment.compiler, said_by)
     torch_npu = _gather(problems, lambda: torch_npu_of(experiment, sections.torch_npu, runs=runs))
     passes = _gather(problems, lambda: build(experiment.passes, fields))
     problems += of_target

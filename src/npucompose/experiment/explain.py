@@ -189,7 +189,9 @@ def _in_worker(composed: Composed, entry: str) -> Mapping[str, Any]:
     if entry == DRY_RUN_ENTRY and not checked.experiment.adapt.rules:
         raise ConfigError("explain --adapt: adapt=none has no rules; choose a rule set: adapt=ascend.")
     with tempfile.TemporaryDirectory(prefix="npucompose-explain-") as folder:
-        payload = {"tree": dict(composed.tree), "provenance": dict(composed.provenance)}
+        payload = {
+            "tree": dict(composed.tree), "provenance": dict(composed.provenance), "files": str(Path(folder) / "files"),
+        }  # fmt: skip
         outcome = run_in_worker(worker_task(checked, entry, payload, Path(folder) / LOG))
     if outcome.status == "config_error":
         raise ConfigError(*(outcome.problems or (outcome.error or "",)))
@@ -221,8 +223,11 @@ def captured(session: Session) -> CaptureExplanation:
 def _session(payload: Mapping[str, Any]) -> Session:
     """The experiment that was sent, set up in a process of its own."""
     from npucompose.compose.session import Session
+    from npucompose.targets.base import Folders
 
-    session = Session(check(Composed(tree=payload["tree"], provenance=payload["provenance"])))
+    composed = Composed(tree=payload["tree"], provenance=payload["provenance"])
+    # What the vendor's compiler writes where it is asked to is no answer, and goes with the folder.
+    session = Session(check(composed), Folders(files=Path(payload["files"])))
     session.set_up()
     return session
 

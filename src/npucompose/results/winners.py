@@ -46,7 +46,9 @@ class Winner:
 
     @property
     def rival(self) -> str | None:
-        """The fastest of the others."""
+        """The fastest of the others; None where no time of the winner is known to compare it with."""
+        if not self.times_us.get(self.winner):
+            return None
         others = {name: us for name, us in self.times_us.items() if name != self.winner}
         return min(others, key=others.__getitem__, default=None)
 

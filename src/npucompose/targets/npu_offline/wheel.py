@@ -258,6 +258,10 @@ def fetch(pin: Pin) -> tuple[Path, bool]:
     return tree, False
 
 
+MOST_UNPACKED = 2**31
+"""Of a wheel without its libraries: torch_npu 2.13.0 has 40 MB."""
+
+
 def unpack(wheel: Path, into: Path) -> None:
     """Extract a wheel but for shared libraries; FetchError before anything is written if a name leads out of `into`."""
     try:
@@ -265,7 +269,10 @@ def unpack(wheel: Path, into: Path) -> None:
             outside = [name for name in archive.namelist() if _leads_out(name)]
             if outside:
                 raise FetchError(f"{wheel.name} has names that lead out of its folder: {listed(outside[:3])}.")
-            archive.extractall(into, [name for name in archive.namelist() if not _is_library(name)])
+            wanted = [part for part in archive.infolist() if not _is_library(part.filename)]
+            if (size := sum(part.file_size for part in wanted)) > MOST_UNPACKED:
+                raise FetchError(f"{wheel.name} unpacks to {size:,} bytes; at most {MOST_UNPACKED:,} are.")
+            archive.extractall(into, wanted)
     except zipfile.BadZipFile as error:
         raise FetchError(f"{wheel.name} is not a wheel: {error}.") from error
 
