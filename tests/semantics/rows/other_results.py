@@ -172,7 +172,7 @@ def an_input_that_an_operator_frees(compiled: Compiled):
     return call
 
 
-@row(inputs=lambda k: (torch.randn(8), torch.zeros(8)))
+@row(inputs=lambda k: (torch.randn(8), torch.zeros(8)), fused=False)
 def a_value_that_an_operator_frees(compiled: Compiled):
     def f(x: torch.Tensor, total: torch.Tensor) -> torch.Tensor:
         frees(x * 2, total)
@@ -193,7 +193,7 @@ def _(x: torch.Tensor, number: torch.Tensor, total: torch.Tensor) -> None:
     return None
 
 
-@row(inputs=lambda k: (torch.randn(8), torch.tensor(k), torch.zeros(8)))
+@row(inputs=lambda k: (torch.randn(8), torch.tensor(k), torch.zeros(8)), fused=False)
 def a_value_that_an_operator_frees_later(compiled: Compiled):
     def f(x: torch.Tensor, n: torch.Tensor, total: torch.Tensor) -> torch.Tensor:
         frees_later(x * 2, n, total)

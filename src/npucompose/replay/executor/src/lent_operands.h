@@ -1,6 +1,7 @@
 // The operands of an operator that is not torch's own: ordinary tensors, as eager would give it, which it may keep.
 #pragma once
 
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -47,10 +48,10 @@ class LentOperands {
 
   // After the call, when the operands are no longer on its stack.
   void take_back() {
-    for (auto& [storage, nbytes] : storages_) {
-      if (storage.use_count() == 1) continue;
+    for (auto& [storage, memory, nbytes] : storages_) {
+      if (storage.use_count() == 1 || storage.data() != memory) continue;  // the operator has freed or moved it itself
       c10::DataPtr own = c10::GetCPUAllocator()->allocate(nbytes);
-      if (nbytes) std::memcpy(own.get(), storage.data(), nbytes);
+      if (nbytes) std::memcpy(own.get(), memory, nbytes);
       storage.unsafeGetStorageImpl()->set_data_ptr_noswap(std::move(own));
     }
     storages_.clear();
@@ -88,12 +89,12 @@ class LentOperands {
 
   // Operands that share memory go on sharing it.
   c10::Storage over(const c10::Storage& memory) {
-    for (const auto& [storage, nbytes] : storages_)
-      if (storage.data() == memory.data() && nbytes == memory.nbytes()) return storage;
+    for (const auto& [storage, begin, nbytes] : storages_)
+      if (begin == memory.data() && nbytes == memory.nbytes()) return storage;
     c10::Storage made(
         c10::Storage::use_byte_size_t(), memory.nbytes(),
         c10::DataPtr(const_cast<void*>(memory.data()), at::kCPU), c10::GetCPUAllocator(), true);
-    storages_.emplace_back(made, memory.nbytes());
+    storages_.emplace_back(made, memory.data(), memory.nbytes());
     return made;
   }
 
@@ -101,7 +102,7 @@ class LentOperands {
   const c10::NoGradGuard no_grad_;
   const std::vector<at::Tensor>& owners_;
   const Results& results_;
-  std::vector<std::pair<c10::Storage, size_t>> storages_;
+  std::vector<std::tuple<c10::Storage, const void*, size_t>> storages_;
 };
 
 }  // namespace npucompose
