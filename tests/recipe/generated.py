@@ -10,7 +10,7 @@ import itertools
 import random
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -68,14 +68,14 @@ class Compiled:
 def runs(text: str) -> list[list[Compiled]]:
     """What is compiled, for all answers to the conditions."""
     code = compile(text, "generated", "exec")
-    return [_run(code, answers) for answers in itertools.product((False, True), repeat=len(ASKED))]
+    return [_run(code, text, answers) for answers in itertools.product((False, True), repeat=len(ASKED))]
 
 
-def _run(code: Any, answers: tuple[bool, ...]) -> list[Compiled]:
+def _run(code: Any, text: str, answers: tuple[bool, ...]) -> list[Compiled]:
     found: list[Compiled] = []
 
     def compiling(*_: Any, backend: Any = None, options: Any = None, **keywords: Any) -> Any:
-        values = dict(options or {}) if backend == "npugraph_ex" else backend._values
+        values = ({} if options is None else options) if backend == "npugraph_ex" else backend._values
         at = sys._getframe(1).f_lineno
         package = "npugraph_ex" if backend == "npugraph_ex" else "torchair"
         found.append(Compiled(line=at, package=package, keywords=keywords, then=dict(values), later=values))
@@ -108,7 +108,12 @@ def _run(code: Any, answers: tuple[bool, ...]) -> list[Compiled]:
         "count": 2 * answers[0] + answers[1],
     }
     modules = {"torch": SimpleNamespace(compile=compiling), "torchair": torchair, "os": os}
-    with replaced(modules), limited(), suppress(Exception, SystemExit):  # what ends early has compiled what it has
+    grows = "append" in text or "insert" in text or "+= [" in text  # a loop over a list that grows need not end
+    with (
+        replaced(modules),
+        limited() if grows else nullcontext(),
+        suppress(Exception, SystemExit),
+    ):  # what ends early has compiled what it has
         exec(code, names)
     return found
 

@@ -148,6 +148,9 @@ INSTANCES = "class Settings:\n    mode = 'max-autotune'\none, other = Settings()
         (f"{SETTER}register(set_)\nconfig.mode = MODE", None),
         (f"{INSTANCES}one.mode = 'reduce-overhead'\nconfig.mode = one.mode", "reduce-overhead"),
         (f"{INSTANCES}other.mode = 'reduce-overhead'\nconfig.mode = one.mode", "max-autotune"),
+        (f"{INSTANCES}type(other).mode = 'reduce-overhead'\nconfig.mode = one.mode", "reduce-overhead"),
+        (f"{INSTANCES}other.__class__.mode = 'reduce-overhead'\nconfig.mode = one.mode", "reduce-overhead"),
+        (f"{INSTANCES}if a: Settings.mode = 'reduce-overhead'\nconfig.mode = one.mode", None),
         ("MODE = 'max-autotune'\nfrom settings import *\nconfig.mode = MODE", None),
         ("MODE = 'max-autotune'\nexec(text)\nconfig.mode = MODE", None),
         ("modes = ['max-autotune']\nmodes.append('reduce-overhead')\nconfig.mode = modes[-1]", "reduce-overhead"),
@@ -174,6 +177,26 @@ def test_a_mode_that_is_set_after_the_model_is_compiled_competes() -> None:
     found = import_script(f"{HEAD}config.mode = 'reduce-overhead'{COMPILES}config.mode = 'max-autotune'\n")
     assert mode(found) is None
     assert "it may be set after the model is compiled" in listed(found)
+
+
+def test_a_dict_that_is_changed_after_the_model_is_compiled_competes() -> None:
+    """torch.compile keeps the dict, and reads it when the model is called first."""
+    script = f"{EX}options = {{'clone_output': True, 'capture_limit': 3}}\n"
+    script += "torch.compile(net, backend='npugraph_ex', options=options)\noptions.pop('clone_output')\n"
+    found = import_script(script)
+    assert ex(found) == {"capture_limit": 3}
+    assert "clone_output" in listed(found)
+
+
+@pytest.mark.parametrize("changed", ["clone(config)", "wrap(config).config", "choose([config])"])
+def test_what_code_outside_of_the_script_makes_of_a_configuration_is_not_known(changed: str) -> None:
+    found = import_script(
+        f"{HEAD}config.mode = 'reduce-overhead'\nother = {changed}\n"
+        "torch.compile(net, backend=torchair.get_npu_backend(compiler_config=other), dynamic=True)\n"
+    )
+    assert mode(found) is None
+    assert "it is not known which configuration this is" in listed(found)
+    assert "dynamic" not in found.tree["shapes"]
 
 
 def test_a_deleted_option_is_not_stated() -> None:

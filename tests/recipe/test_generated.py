@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Mapping
-from functools import cache
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
 
 from npucompose.errors import ConfigError
-from npucompose.recipe import Imported, import_script, paths
-from npucompose.recipe.compilations import compilations as every_compilation
+from npucompose.recipe import Imported, paths
+from npucompose.recipe.compilations import compilations
 from npucompose.recipe.imported import _joined
 from npucompose.recipe.reader import reading
 from npucompose.recipe.values import MISSING, CompileCall
@@ -64,16 +63,16 @@ def silent(found: Imported, said: Mapping[str, Any], one: Compiled) -> set[str]:
     return set() if loose else {path for path in names if path.rpartition(".")[2] not in listed}
 
 
-@cache
-def compilations(text: str) -> tuple[CompileCall, ...]:
-    return tuple(every_compilation(reading(ast.parse(text)).facts))
+def imports(text: str) -> tuple[Sequence[CompileCall], Sequence[Imported]]:
+    """The compilations of a script, and what the import states without a number and with each."""
+    facts = reading(ast.parse(text)).facts
+    every = compilations(facts)
+    return every, [_joined(facts, compilation=number or None) for number in range(len(every) + 1)]
 
 
 def check(text: str) -> list[str]:
     """What the import of a script gets wrong, in words."""
-    every = compilations(text)
-    facts = reading(ast.parse(text)).facts
-    default, *told = [_joined(facts, compilation=number or None) for number in range(len(every) + 1)]
+    every, (default, *told) = imports(text)
     problems: list[str] = []
     for run in runs(text):
         for one in run:
@@ -107,10 +106,9 @@ def test_of_a_straight_script_everything_is_stated() -> None:
     for seed in range(60):
         text = script(seed, straight=True)
         (run, *_) = runs(text)
-        every = compilations(text)
+        every, (_, *told) = imports(text)
         for one in run:
-            numbers = [n for n, call in enumerate(every, 1) if call.node.lineno == one.line]
-            texts = [stated(import_script(text, compilation=n)) for n in numbers]
+            texts = [stated(found) for found, call in zip(told, every, strict=True) if call.node.lineno == one.line]
             same = {path: v for path, v in recorded(one, one.then).items() if one.then == one.later}
             wanted = {path: value for path, value in same.items() if value != DEFAULTS.get(path, MISSING)}
             assert any(wanted.items() <= said.items() for said in texts), f"script {seed}:\n{text}\n{wanted}\n{texts}"
@@ -121,7 +119,4 @@ def test_without_the_grades_a_script_of_the_first_fifty_is_stated_wrong(monkeypa
         return next((value for value in reversed(list(values)) if value is not MISSING), MISSING)
 
     monkeypatch.setattr(paths, "merge", last)
-    compilations.cache_clear()
-    found = [seed for seed in range(CONTROL) if any("stated and not so" in one for one in check(script(seed)))]
-    compilations.cache_clear()
-    assert found
+    assert any("stated and not so" in one for seed in range(CONTROL) for one in check(script(seed)))

@@ -25,7 +25,7 @@ from npucompose.recipe.marks import (
     set_dim_gears,
     set_logs,
 )
-from npucompose.recipe.paths import Paths
+from npucompose.recipe.paths import Paths, alternatives
 from npucompose.recipe.python_calls import Args, Keywords
 from npucompose.recipe.values import (
     REST,
@@ -131,7 +131,7 @@ def backend(reader: Paths, package: Package, e: ast.Call, args: Args, keywords: 
         reader.facts.backends.append(made)
         return made
 
-    return reader.each(given, of)
+    return reader.choice(given, of)
 
 
 def _unknown_configuration(reader: Paths, e: ast.Call, what: str) -> Value:
@@ -163,9 +163,9 @@ def compile(reader: Paths, e: ast.Call, args: Args, keywords: Keywords) -> Value
             _keyword(reader, e, keywords, "dynamic", None),
             _keyword(reader, e, keywords, "fullgraph", False),
         )
-        return _compiled(reader, e, found, dynamic=dynamic, fullgraph=fullgraph)
+        return _compiled(reader, e, found, keywords.get("options"), dynamic=dynamic, fullgraph=fullgraph)
 
-    return reader.each(keywords.get("backend", Const(value=None)), by)
+    return reader.choice(keywords.get("backend", Const(value=None)), by)
 
 
 def cache_compile(reader: Paths, package: Package, e: ast.Call, args: Args, keywords: Keywords) -> Value:
@@ -187,27 +187,29 @@ def cache_compile(reader: Paths, package: Package, e: ast.Call, args: Args, keyw
         found = config(reader, package, e, (), {}) if plain_none(given) else given
         if not isinstance(found, Config):
             return _unknown_configuration(reader, e, "a model compiled with an unknown configuration")
-        _options(reader, found, e, keywords.get("options") if "options" in taken else None)
+        options = keywords.get("options") if "options" in taken else None
+        _options(reader, found, e, options)
         if _keyword(reader, e, keywords, "fullgraph", True) is not True:
             reader.unread(e, "cache_compile takes the graph as a whole, whatever fullgraph says")
         dynamic = _keyword(reader, e, keywords, "dynamic", True)
         dynamic = dynamic if isinstance(dynamic, Unknown) else bool(dynamic)
-        return _compiled(reader, e, found, dynamic=dynamic, fullgraph=True, cached=True)
+        return _compiled(reader, e, found, options, dynamic=dynamic, fullgraph=True, cached=True)
 
-    return reader.each(given, of)
+    return reader.choice(given, of)
 
 
 def compile_fx(reader: Paths, package: Package, e: ast.Call, args: Args, keywords: Keywords) -> Value:
     """npugraph_ex.compile_fx(graph_module, example_inputs, options): a graph that somebody else traced."""
     arguments_known(reader, e, args, keywords, 3, ("graph_module", "example_inputs", "options"))
     found = config(reader, package, e, (), {})
-    _options(reader, found, e, keywords.get("options", args[2] if len(args) > 2 else None))
+    options = keywords.get("options", args[2] if len(args) > 2 else None)
+    _options(reader, found, e, options)
     why = "the graph is traced elsewhere: dynamic and fullgraph are said where it is"
     reader.unread(e, why)
-    return _compiled(reader, e, found, dynamic=Unknown(why=why), fullgraph=Unknown(why=why))
+    return _compiled(reader, e, found, options, dynamic=Unknown(why=why), fullgraph=Unknown(why=why))
 
 
-def _compiled(reader: Paths, e: ast.Call, found: Config, **keywords: Any) -> Value:
+def _compiled(reader: Paths, e: ast.Call, found: Config, options: Value | None, **keywords: Any) -> Value:
     if reader.doubt:
         reader.unread(e, f"{reader.doubt}: read as if it were run")
     made = reader.made(e, CompileCall, config=found, node=e, rival=reader.rival, **keywords)
@@ -216,6 +218,9 @@ def _compiled(reader: Paths, e: ast.Call, found: Config, **keywords: Any) -> Val
             reader.put(made.cells, path, cell)
     reader.put(found.cells, f"#{id(made.cells)}", made)
     reader.facts.compiles.append(made)
+    for given in alternatives(options) if options is not None else ():
+        if isinstance(given, Items):
+            reader.watch(given.items, made.cells, "npugraph_ex." if found.package == "npugraph_ex" else "")
     return Unknown(why="a compiled model")
 
 

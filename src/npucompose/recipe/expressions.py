@@ -278,7 +278,7 @@ class Expressions(Paths, ABC):
             return inside(base, e.attr)
         if not isinstance(base, Object):
             return Unknown(why=f"'{self.code(e)}' is known only when the script runs", name=e.attr)
-        found = base.found(e.attr)
+        found = base.found(e.attr) if e.attr != "__class__" else base.cls or base
         if not isinstance(found, Def) or (base.attributes.get(e.attr) is found and base.cls is not None):
             missing = Unknown(
                 why=f"'{self.code(e)}' is not set in this script", name=e.attr, either=(base.real or base,)

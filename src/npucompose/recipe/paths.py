@@ -40,6 +40,7 @@ from npucompose.recipe.values import (
 from npucompose.recipe.vendor_options import HOOKS, Unread, attributes, group_of, set_option
 
 EXCEPT = "it is in an except clause"
+LATER = "it may be set after the model is compiled"
 MOST_PASSES = 6
 """Of one loop's body; then all that it assigns is unknown."""
 Left: TypeAlias = "dict[tuple[int, str], tuple[Cells, str, Value]]"
@@ -65,6 +66,8 @@ class Paths:
     """(cells, key, what it was) of each assignment that holds here."""
     log: list[tuple[Cells, str, Value, Value]] = field(factory=list)
     """(cells, key, what it was, what it became) of each assignment that was read."""
+    watched: dict[int, list[tuple[Cells, str]]] = field(factory=dict)
+    """{id of the cells of a dict: (cells of a compilation with it, what its keys begin with there)}."""
     repeated: int = 0
     """How many bodies around this place may run several times."""
     sites: dict[Any, Any] = field(factory=dict)
@@ -116,6 +119,7 @@ class Paths:
             found = self.sites[at] = kind(**{name: self.cells()}, **fields)
         elif kind is CompileCall:
             found = evolve(found, **fields)
+        self.watched.pop(id(getattr(found, name)), None)
         for key in list(getattr(found, name)):
             self.put(getattr(found, name), key, MISSING)
         return found
@@ -128,6 +132,19 @@ class Paths:
             cells[key] = value
         else:
             cells.pop(key, None)
+        for compiled, prefix in self.watched.get(id(cells), ()):
+            self._later(compiled, prefix + key if prefix else REST, value)
+
+    def watch(self, cells: Cells, compiled: Cells, prefix: str) -> None:
+        """What is put into a dict of options after a compilation with them may count for it."""
+        self.watched.setdefault(id(cells), []).append((compiled, prefix))
+
+    def _later(self, compiled: Cells, path: str, value: Value) -> None:
+        """The model is compiled when it is called first."""
+        if path.endswith(REST):
+            self.spoil(compiled, LATER)
+        else:
+            self.put(compiled, path, merge([compiled.get(path, MISSING), value], LATER))
 
     def left(self, mark: int) -> Left:
         self.step((len(self.trail) - mark) // 10)
@@ -189,6 +206,11 @@ class Paths:
             self.split(str(value), *[partial(take, number) for number in range(len(usable))])
         self.rival = rival
         return merge(found, value.why)
+
+    def choice(self, value: Value, act: Callable[[Any], Any]) -> Any:
+        """`each` where a value is one of several for certain: what else it may be is not taken for it."""
+        opaque = isinstance(value, Unknown) and not value.closed
+        return act(evolve(value, either=())) if opaque else self.each(value, act)
 
     def repeat(self, why: str, body: Way) -> None:
         """A body that runs any number of times: read until nothing is assigned that was not known before."""
@@ -307,9 +329,8 @@ class Paths:
         lost = {leaf.path: Unknown(why=why)} if leaf is not None and not found else {}
         for at, cell in {**lost, **set_here}.items():
             for part in [part for one in config.cells.values() for part in alternatives(one)]:
-                if isinstance(part, CompileCall):  # the model is compiled when it is called first
-                    later = "it may be set after the model is compiled"
-                    self.put(part.cells, at, merge([part.cells.get(at, MISSING), cell], later))
+                if isinstance(part, CompileCall):
+                    self._later(part.cells, at, cell)
             self.put(config.cells, at, cell)
 
     def _refused(self, config: Config, path: str, value: Value, found: dict[str, Any]) -> str:

@@ -174,6 +174,13 @@ def _exit(reader: Any, e: ast.Call, args: Args, keywords: Keywords) -> Value:
     return Unknown(why=NOT_CONSTANT)
 
 
+def _type(reader: Any, e: ast.Call, args: Args, keywords: Keywords) -> Value:
+    made = args[0] if len(args) == 1 else None
+    if isinstance(made, Object) and made.cls is not None:
+        return made.cls
+    return Unknown(why=NOT_CONSTANT, either=held_in(args))
+
+
 def _first(reader: Any, e: ast.Call, args: Args, keywords: Keywords) -> Value:
     return args[0] if args else Unknown(why=NOT_CONSTANT)
 
@@ -199,6 +206,7 @@ PYTHON: Mapping[str, Callable[[Any, ast.Call, Args, Keywords], Value]] = {
     "dict": _dict,
     "functools.partial": _partial,
     "super()": _first,
+    "type": _type,
     "torch.utils._pytree.tree_leaves": _first,
     **dict.fromkeys(("sys.exit", "exit", "quit", "os._exit"), _exit),
     **dict.fromkeys(("int", "bool", "str", "float"), _converted),
