@@ -175,6 +175,17 @@ def test_ranks_dtypes_and_lengths_of_a_call_decide_whether_its_converter_refuses
     assert of(overload, {**constants, "results": "1"}).ge_graph == graph
 
 
+def test_a_call_gives_arguments_by_their_places_whatever_their_names_are_in_the_converter() -> None:
+    """The operator's first argument is `input`, the converter's `self`."""
+    call = Op(
+        name="it", overload="npu.batch_norm_gather_stats_update.default", schema="npu::batch_norm_gather_stats_update",
+        constants={"input": X, "mean": Y, "results": "2"}, parameters=("input", "mean"), at=1,
+    )  # fmt: skip
+    assert diagnose(QUESTION, [graph(op("mm"), call)], (), TABLE).ge_graph == "failed"
+    four = evolve(call, constants={**call.constants, "input": "tensor(torch.float16, [1, 2, 3, 4])"})
+    assert diagnose(QUESTION, [graph(op("mm"), four)], (), TABLE).ge_graph == "static"
+
+
 def test_a_converter_that_cannot_work_in_this_wheel_is_none_and_the_reason_says_how_it_is_broken() -> None:
     facts = of("npu.npu_moe_gating_top_k_softmax_v2.default")
     assert (facts.ge_graph, facts.blame[0].reason) == (

@@ -132,7 +132,7 @@ def test_an_operator_tells_its_shapes_and_its_arguments(example: ExampleGraph) -
         constants={
             "self": "tensor(torch.float32, [..., 8])", "mat2": "tensor(torch.float32, [8, 3])",
             "results": "1", "meta_outputs": "tensor(torch.float32, [..., 3])",
-        }, unknown_in=(s,), unknown_out=(s,), at=3,
+        }, parameters=("self", "mat2"), unknown_in=(s,), unknown_out=(s,), at=3,
     )  # fmt: skip
     assert (first.source or "").startswith("model.py:7 in forward")
     assert (second.name, second.reads, second.view, second.source) == (view.name, ("mm_default",), True, None)

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from npucompose.errors import ConfigError, unknown
+from npucompose.vendor.converter_conditions import guards, joined
 from npucompose.vendor.versions import REFERENCE
 from npucompose.vendor.wheel_operators import OperatorRow, WheelOperators, name_of, operators
 
@@ -39,7 +40,7 @@ def _row(row: OperatorRow) -> dict[str, Any]:
         "converter": row.converter,
         "says": row.says,
         "only_on_950": row.only_on_950,
-        "refuses": row.refuses,
+        "refuses": joined(guards(row.refuses)),
         "kernel": row.kernel,
         "library": row.library,
         "because": row.because,

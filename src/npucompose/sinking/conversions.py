@@ -12,7 +12,7 @@ from attrs import frozen
 from npucompose.results.sinking import Failure
 from npucompose.sinking.facts import FxFacts, Op, SinkingQuestion
 from npucompose.sinking.operators import OperatorTable
-from npucompose.vendor.converter_conditions import ARCH35, NOT_950, guards, holds
+from npucompose.vendor.converter_conditions import ARCH35, NOT_950, by_place, guards, holds
 from npucompose.vendor.wheel_operators import OperatorRow, WheelOperators, name_of, operators
 
 RULE = "rule 11"
@@ -80,7 +80,8 @@ def _raises(op: Op, wheel: WheelOperators, question: SinkingQuestion) -> tuple[s
     """(a condition that holds of this call, one that is undecided), of those under which the converter raises."""
     product = {} if question.product is None else {ARCH35: repr(question.product == "ascend950")}
     conditions = guards(_row(op, wheel).refuses)
-    given = {**wheel.given_there(op.overload, op.constants), **product}
+    known = wheel.given_there(op.overload, op.constants)
+    given = {**by_place(_row(op, wheel).refuses, known, op.parameters), **product}
     found = {one: holds(one, given, wheel.lists.ge_types) for one in conditions}
     return next((one for one in conditions if found[one]), ""), next(
         (one for one in conditions if found[one] is None), ""

@@ -52,6 +52,8 @@ class Op:
     arguments: Mapping[str, OpArgument] = field(factory=dict[str, OpArgument])
     constants: Mapping[str, str] = field(factory=dict[str, str])
     """{argument: what a converter is given, as vendor/converter_conditions.py has it}, those left out too."""
+    parameters: tuple[str, ...] = ()
+    """Names of the operator's arguments that a call gives by their places."""
     reads: tuple[str, ...] = ()
     """Names of the operators whose results it reads."""
     unknown_in: tuple[str, ...] = ()

@@ -84,6 +84,7 @@ def _ops(graph: fx.Graph, graph_id: str) -> Iterator[Op]:
             source=traced_line(node.meta.get("stack_trace") or ""),
             arguments=_arguments(node),
             constants=_constants(node),
+            parameters=_parameters(node),
             reads=tuple(dict.fromkeys(_computed(node))),
             unknown_in=inside,
             unknown_out=unknown,
@@ -128,6 +129,7 @@ def _without_tensors(graph: fx.Graph) -> Iterator[Op]:
                 schema=target._schema.name,
                 source=line,
                 constants=_constants(node),
+                parameters=_parameters(node),
                 scalar=_scalar(target),
                 at=at,
             )
@@ -162,6 +164,12 @@ def _constants(node: fx.Node) -> dict[str, str]:
     made = {RESULTS: str(len(operator._schema.returns))}
     made |= {META_OUTPUTS: _fact(results)} if isinstance(results, torch.Tensor) else {}
     return made | {name: said for name, value in given.items() if (said := _written(value)) is not None}
+
+
+def _parameters(node: fx.Node) -> tuple[str, ...]:
+    """None of a call that writes to copies, which gives everything by name."""
+    arguments = node.target._schema.arguments if isinstance(node.target, torch._ops.OpOverload) else ()
+    return tuple(one.name for one in arguments if not one.kwarg_only)
 
 
 def _written_to_copies(node: fx.Node, operator: torch._ops.OpOverload) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import ast
 import math
 import operator
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from itertools import starmap
 from typing import Any
@@ -35,10 +35,8 @@ _ORDER: Mapping[type[ast.cmpop], Callable[[Any, Any], bool]] = {
 }  # fmt: skip
 """`is` compares constants here, which have no identity."""
 _SUMS: Mapping[type[ast.operator], Callable[..., Any]] = {
-    ast.Add: lambda one, other: one + other, ast.Sub: lambda one, other: one - other,
-    ast.Mult: lambda one, other: one * other, ast.Mod: lambda one, other: one % other,
-    ast.FloorDiv: lambda one, other: one // other, ast.Div: lambda one, other: one / other,
-    ast.LShift: lambda one, other: one << other,
+    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Mod: operator.mod,
+    ast.FloorDiv: vars(operator)["floordiv"], ast.Div: vars(operator)["truediv"], ast.LShift: vars(operator)["lshift"],
 }  # fmt: skip
 _CALLED: Mapping[str, Callable[..., Any]] = {
     "len": len, "min": min, "max": max, "abs": abs, "all": all, "any": any, "sum": sum, "list": list, "tuple": list,
@@ -76,8 +74,17 @@ class TensorFact:
 def guards(conditions: str) -> tuple[str, ...]:
     """The single ones of a row's conditions, of which any makes the converter raise."""
     parsed = _parsed(conditions or "()")
+    parsed = parsed.body if isinstance(parsed, ast.Lambda) else parsed
     alone = parsed.values if isinstance(parsed, ast.BoolOp) and isinstance(parsed.op, ast.Or) else [parsed]
     return tuple(map(ast.unparse, alone)) if conditions else ()
+
+
+def by_place(conditions: str, given: Mapping[str, str], names: Sequence[str]) -> Mapping[str, str]:
+    """What a call gives, by the converter's names of its arguments; `names` are the operator's, in order."""
+    parsed = _parsed(conditions or "()")
+    own = [one.arg for one in parsed.args.args] if isinstance(parsed, ast.Lambda) else []
+    renamed = {mine: given[name] for mine, name in zip(own, names, strict=False) if name in given}
+    return {**given, **renamed}
 
 
 def joined(conditions: Iterable[str]) -> str:

@@ -14,7 +14,7 @@ from typing import Any
 
 from attrs import field, frozen
 
-from npucompose.vendor.converter_conditions import FUNCTIONS, OPEN, RESULTS, SIGNS, TYPES, guards, joined
+from npucompose.vendor.converter_conditions import FUNCTIONS, META_OUTPUTS, OPEN, RESULTS, SIGNS, TYPES, guards, joined
 
 LONGEST = 600
 """Characters of an expression that is kept; a longer one is left open."""
@@ -56,13 +56,16 @@ def ge_functions(text: str) -> dict[str, frozenset[str]]:
 
 
 def refusing(function: ast.FunctionDef, file: SourceFile) -> str:
-    """The conditions of which any makes the converter raise, in one text; empty where there is none."""
+    """The conditions of which any makes the converter raise, in one text that begins with its arguments, which a call
+    gives by their places (`lambda x, y: (x.rank != 4) or (y is None)`); empty where there is none."""
     walk = _Walk(file)
     values: Values = {one.arg: ast.Name(one.arg) for one in (*function.args.args, *function.args.kwonlyargs)}
     end = walk.body(function.body, values, ())
     if end is not None:
         walk.returned(ast.Constant(None), end)
-    return joined(walk.conditions())
+    found = joined(walk.conditions())
+    names = ", ".join(one.arg for one in function.args.args if one.arg != META_OUTPUTS)
+    return f"lambda {names}: {found}" if found else ""
 
 
 def always(conditions: str) -> str:
