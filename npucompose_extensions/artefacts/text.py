@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, cast
 
@@ -18,34 +20,61 @@ _TOKEN = re.compile(
 )
 _OPEN, _CLOSE = "{<", "}>"
 LIMIT_BYTES = 64 << 20
-"""A larger file is a dump with its weights or the log of a whole day: its beginning would answer nothing."""
+"""A larger file is a dump with its weights, or a log, which is read line by line."""
+LONGEST_LINE = 64 << 10
+"""Bytes of a line of such a log."""
 
 
-def text_of(path: Path, limit: int) -> str:
-    """The file's text; ConfigError when it cannot be read, is empty, binary, or has more than `limit` bytes."""
+@contextmanager
+def readable(path: Path) -> Iterator[None]:
+    """What the system refuses of a file becomes a ConfigError."""
     try:
-        if path.exists() and not path.is_file():  # a pipe or /dev/zero would never end
-            raise ConfigError(f"{path} is no file.")
-        size = path.stat().st_size
-        if size > limit:
-            raise ConfigError(
-                f"{path} has {size} bytes; at most {limit} are read. Cut the log to the run in question (grep its "
-                "process id), or dump the graph without weights: DUMP_GE_GRAPH=2."
-            )
-        data = path.read_bytes()
+        yield
     except OSError as error:
         raise ConfigError(f"{path} cannot be read: {error.strerror or error}.") from error
+
+
+def size_of(path: Path) -> int:
+    """Of a file in bytes; ConfigError where it cannot be read, or is a pipe or a device, which would never end."""
+    with readable(path):
+        if path.exists() and not path.is_file():
+            raise ConfigError(f"{path} is no file.")
+        return path.stat().st_size
+
+
+def text_of(path: Path) -> str:
+    """The file's text; ConfigError when it cannot be read, is empty or binary."""
+    with readable(path):
+        data = path.read_bytes()
     if not data.strip():
         raise ConfigError(f"{path} is empty.")
+    _refuse_binary(path, data)
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path} is no UTF-8 text: byte {error.start} is 0x{data[error.start]:02x}.") from error
+
+
+def _refuse_binary(path: Path, data: bytes) -> None:
     if b"\0" in data:
         raise ConfigError(
             f"{path} is binary. A serialised graph (.pb, .om, .air) is not read: dump it as text "
             "(debug.graph_dump.type=pbtxt, DUMP_GE_GRAPH=2)."
         )
-    try:
-        return data.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"{path} is no UTF-8 text: byte {error.start} is 0x{data[error.start]:02x}.") from error
+
+
+def lines_of(path: Path) -> Iterator[str]:
+    """The lines of a file of any length, one after the other; of a longer one than LONGEST_LINE its beginning.
+
+    Each ends with a line feed, but a last one that has none. What is no UTF-8 is replaced.
+    """
+    with readable(path), path.open("rb") as file:
+        while part := file.readline(LONGEST_LINE):
+            _refuse_binary(path, part)
+            line, end = part.decode("utf-8", "replace"), part.endswith(b"\n")
+            while not end and (more := file.readline(LONGEST_LINE)):
+                end = more.endswith(b"\n")
+            yield line if part.endswith(b"\n") or not end else f"{line}\n"
 
 
 def cut_off(name: str, why: str) -> ConfigError:
