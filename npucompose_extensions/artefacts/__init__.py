@@ -13,7 +13,7 @@ from npucompose.errors import ConfigError
 from npucompose.results.artefacts import FileFacts
 from npucompose_extensions.artefacts import dumps, logs
 from npucompose_extensions.artefacts.artefact import FORMS, Artefact, GraphRead, Mark
-from npucompose_extensions.artefacts.text import LIMIT_BYTES, text_of
+from npucompose_extensions.artefacts.text import LIMIT_BYTES, lines_of, size_of, text_of
 from npucompose_extensions.device_files import (
     captured_graphs,
     fx_listings,
@@ -38,18 +38,19 @@ EVERY_FORM = (*FORMS.values(), *(reader.FORM for reader in DEVICE_READERS))
 
 
 def read(path: Path | str, *, limit: int = LIMIT_BYTES) -> Artefact | FileFacts:
-    """What the file says, its form recognised by its content.
+    """What the file says, its form recognised by its content; of more than `limit` bytes only a log is read.
 
-    ConfigError for a file that is not there, is binary, is larger than `limit` bytes, is cut off, or is of no form.
+    ConfigError for a file that is not there, is binary, is cut off, or is of no form.
     """
     path = Path(path)
     if path.is_dir():
         return _folder(path)
+    if (size := size_of(path)) > limit:
+        return _long_log(path, size, limit)
     text = text_of(path, limit)
     try:
         if found := next(filter(None, (reader(text, path.name) for reader in READERS)), None):
-            more = runtime_logs.read(text, path.name)  # one log may hold GE's lines and the runtime's
-            return found if more is None or not more.errors else evolve(more, sinking=found.sinking)
+            return _with_errors(found, runtime_logs.read(text, path.name))
         for reader in DEVICE_READERS:
             if (facts := reader.read(text, path.name)) is not None:
                 return facts
@@ -58,6 +59,26 @@ def read(path: Path | str, *, limit: int = LIMIT_BYTES) -> Artefact | FileFacts:
     first = next((line.strip() for line in text.splitlines() if line.strip()), "")
     forms = "; ".join(EVERY_FORM)
     raise ConfigError(f"{path} is no artefact that is read here. It begins with {first[:80]!r}. What is read: {forms}.")
+
+
+def _with_errors(found: Artefact, more: FileFacts | None) -> Artefact | FileFacts:
+    """One log may hold GE's lines and the runtime's."""
+    return found if more is None or not more.errors else evolve(more, sinking=found.sinking)
+
+
+def _long_log(path: Path, size: int, limit: int) -> Artefact | FileFacts:
+    """A log, read in one pass: it takes no more memory than what it says."""
+    log, runtime, line = logs.CompilerLog(path.name), runtime_logs.RuntimeLog(), ""
+    for number, line in enumerate(lines_of(path), 1):
+        log.take(line.removesuffix("\n"))
+        runtime.take(number, line)
+    found, more = log.artefact(ends=line.endswith("\n")), runtime.facts()
+    if found is None and more is None:
+        raise ConfigError(
+            f"{path} has {size} bytes, and no line of it is of a log that is read here; of a dump at most {limit} are "
+            "read: dump the graph without weights, DUMP_GE_GRAPH=2."
+        )
+    return _with_errors(found, more) if found is not None else more or FileFacts()
 
 
 def _folder(path: Path) -> FileFacts:

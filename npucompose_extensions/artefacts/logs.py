@@ -10,11 +10,12 @@ from collections.abc import Callable, Iterator, Mapping
 
 from attrs import define, field
 
+from npucompose.errors import ConfigError
 from npucompose.results.record import Recompile
 from npucompose.schema.experiment import Shapes
 from npucompose.sinking.recompiles import AdviceContext, Recompilation, explain_recompilation, guard_of
 from npucompose_extensions.artefacts.artefact import Artefact, Compiled, Form, FxInput, Mark
-from npucompose_extensions.artefacts.text import cut_off
+from npucompose_extensions.artefacts.text import LONGEST_LINE, cut_off
 
 _PREFIX = re.compile(r"\[(?:DEBUG|INFO|WARNING|WARN|ERROR|EVENT)\] ?(?:TORCHAIR|GE)\b|\[__recompiles")
 _VERDICT = re.compile(
@@ -22,17 +23,17 @@ _VERDICT = re.compile(
     r"graph id: (?P<graph>\d+)"
 )
 _OPTIONS = re.compile(r"Compiling concrete graph (?P<graph>\d+) with options:")
-_OPTION = re.compile(r"\]\S*\s+(?P<key>[\w.]+) = (?P<value>.*)$")
-_INPUTS = re.compile(r"\]\S* compiler inputs\s*$")
-_INPUT = re.compile(r"\]\S*\s+input (?P<index>\d+): (?P<what>.+)$")
-_FAKE_SIZE = re.compile(r"FakeTensor\(.*?size=\((?P<size>[^()]*)\)")
+_OPTION = re.compile(r"\][^\s\]]*\s{1,40}(?P<key>[\w.]{1,200}) = (?P<value>.*)$")
+_INPUTS = re.compile(r"\][^\s\]]* compiler inputs$")
+_INPUT = re.compile(r"\][^\s\]]*\s{1,40}input (?P<index>\d{1,9}): (?P<what>.+)$")
+_FAKE_SIZE = re.compile(r"size=\((?P<size>[^()]*)\)")
 _SYMBOL = re.compile(r"\b[su]\d+\b")
-_RECOMPILING = re.compile(r"\[(?P<id>\d+/\d+)\].*Recompiling function (?P<function>\S+) in ")
-_FAILURE = re.compile(r"- (?P<reason>\d+/\d+: .+)$")
+_RECOMPILING, _ID = re.compile(r"Recompiling function (?P<function>\S+) in "), re.compile(r"\[(\d{1,9}/\d{1,9})\]")
+_FAILURE = re.compile(r"- (?P<reason>\d{1,9}/\d{1,9}: .+)$")
 
 TILING = 5
 """The row of the decision table about tiling that reads values."""
-_MARK = r"Mark node\[(?P<node>[^,\]]+),(?P<type>[^\]]+)\] force unknown as "
+_MARK = r"Mark node\[(?P<node>[^,\[\]]{1,500}),(?P<type>[^\[\]]{1,500})\] force unknown as "
 _FORCED = r"Collect node (?P<node>\S+) as unknown as it was marked (?:force )?unknown (?:node )?forcibly"
 _PLOG: tuple[tuple[re.Pattern[str], int, bool, str], ...] = (
     (re.compile(_MARK + "dynamic tilingDependent"), TILING, True,
@@ -59,52 +60,83 @@ _KNOWN = (
 )
 """Phrases whose beginning at the very end of a file shows that it was cut off."""
 _SHOWS_CUT = 10
+_MARKS = (
+    "TORCHAIR", "] GE", "]GE", "__recompiles", "FX graph compiled to", "Compiling concrete graph", "compiler inputs",
+    "force unknown", "unknown ", "tilingDependent", "Skip dynamic shape partition", "Recompiling function",
+)  # fmt: skip
+"""One of these is in every line that says something; the others are passed over quickly."""
+LONGEST_REASON = 4_000
+"""Characters of a guard that failed."""
+MOST_LINES = 200_000
+"""That say something: a server of a thousand graphs writes some 50,000."""
 
 
 def read(text: str, name: str) -> Artefact | None:
     """The log, or None for a text without any line that TorchAir, GE or torch's recompile log writes."""
-    lines = text.splitlines()
-    if not any(_PREFIX.search(line) for line in lines):
-        return None
-    if not text.endswith("\n"):
-        _refuse_half_a_line(lines, name)
-    found = _Log(lines)
-    return Artefact(
-        name=name,
-        forms=tuple(form for form, seen in found.forms().items() if seen),
-        compiled=tuple(found.compiled),
-        options=found.options,
-        fx_inputs=tuple(tuple(inputs) for inputs in found.fx_inputs),
-        marks=tuple(found.marked()),
-        skipped=tuple(dict.fromkeys(found.skipped)),
-        recompiles=tuple(_recompiles(lines)),
-    )
-
-
-def _refuse_half_a_line(lines: list[str], name: str) -> None:
-    last = lines[-1]
-    for phrase in _KNOWN:
-        if any(last.endswith(phrase[:n]) for n in range(_SHOWS_CUT, len(phrase) - 1)):
-            raise cut_off(name, f"its last line, {len(lines)}, ends inside '{phrase[:40]}…'")
+    log = CompilerLog(name)
+    for line in text.splitlines():
+        log.take(line)
+    return log.artefact(ends=text.endswith("\n"))
 
 
 @define
-class _Log:
-    """What the lines of TorchAir and GE say, gathered in one pass."""
+class CompilerLog:
+    """What the lines of TorchAir, GE and torch say, gathered in one pass over a log of any length."""
 
-    lines: list[str]
+    name: str
+    ours: bool = False
+    lines: int = 0
+    last: str = ""
     compiled: list[Compiled] = field(factory=list)
     options: dict[int, dict[str, str]] = field(factory=dict)
     fx_inputs: list[list[FxInput]] = field(factory=list)
     marks: dict[tuple[str, int], Mark] = field(factory=dict)
-    slots: dict[str, list[str]] = field(factory=dict)
-    skipped: list[str] = field(factory=list)
+    slots: dict[str, dict[str, None]] = field(factory=dict)
+    skipped: dict[str, None] = field(factory=dict)
+    recompiles: list[Recompile] = field(factory=list)
+    recompiled: bool = False
+    gathered: int = 0
+    """Lines that said something."""
     _graph: int | None = None
+    _waiting: tuple[str, str] | None = None
+    _reasons: list[str] = field(factory=list)
 
-    def __attrs_post_init__(self) -> None:
+    def take(self, line: str) -> None:
+        self.lines += 1
+        self.last = line
+        if not (any(mark in line for mark in _MARKS) or (self._waiting and "/" in line)):
+            return
+        line = line[:LONGEST_LINE].rstrip()
+        self.ours = self.ours or bool(_PREFIX.search(line))
         readers: tuple[Callable[[str], bool], ...] = (self._torchair_cpp, self._torchair_python, self._plog)
-        for line in self.lines:
-            any(reader(line) for reader in readers)
+        self.gathered += any([any(reader(line) for reader in readers), self._recompiles(line)])
+        if self.gathered > MOST_LINES:
+            raise ConfigError(
+                f"{self.name} has more than {MOST_LINES:,} lines about graphs: cut it to the process in question."
+            )
+
+    def artefact(self, *, ends: bool) -> Artefact | None:
+        """The facts; None where no line is theirs. `ends`: the last line is whole."""
+        if not self.ours:
+            return None
+        if not ends:
+            self._refuse_half_a_line()
+        self._end_recompile()
+        return Artefact(
+            name=self.name,
+            forms=tuple(form for form, seen in self.forms().items() if seen),
+            compiled=tuple(self.compiled),
+            options=self.options,
+            fx_inputs=tuple(tuple(inputs) for inputs in self.fx_inputs),
+            marks=tuple(self.marked()),
+            skipped=tuple(self.skipped),
+            recompiles=tuple(self.recompiles),
+        )
+
+    def _refuse_half_a_line(self) -> None:
+        for phrase in _KNOWN:
+            if any(self.last.endswith(phrase[:n]) for n in range(_SHOWS_CUT, len(phrase) - 1)):
+                raise cut_off(self.name, f"its last line, {self.lines}, ends inside '{phrase[:40]}…'")
 
     def forms(self) -> Mapping[Form, bool]:
         return {
@@ -112,13 +144,13 @@ class _Log:
             "torchair_options": bool(self.options),
             "torchair_inputs": bool(self.fx_inputs),
             "ge_plog": bool(self.marks or self.skipped),
-            "torch_recompiles": any(_RECOMPILING.search(line) for line in self.lines),
+            "torch_recompiles": self.recompiled,
         }
 
     def marked(self) -> Iterator[Mark]:
         """GE looks at a node several times; the slots it named before belong to what it says of the tiling."""
         for (node, _), mark in self.marks.items():
-            slots = ", ".join(dict.fromkeys(self.slots.get(node, ()))) if mark.row == TILING else ""
+            slots = ", ".join(self.slots.get(node, ())) if mark.row == TILING else ""
             words = f"{mark.words} (input {slots})" if slots else mark.words
             yield Mark(node=node, operator=mark.operator, row=mark.row, dynamic=mark.dynamic, words=words)
 
@@ -150,10 +182,10 @@ class _Log:
 
     def _plog(self, line: str) -> bool:
         if found := _SLOT.search(line):
-            self.slots.setdefault(found["node"], []).append(found["slot"])
+            self.slots.setdefault(found["node"], {})[found["slot"]] = None
             return True
         if found := _SKIPPED.search(line):
-            self.skipped.append(found["graph"])
+            self.skipped[found["graph"]] = None
             return True
         for pattern, row, dynamic, words in _PLOG:
             if found := pattern.search(line):
@@ -164,27 +196,30 @@ class _Log:
                 return True
         return False
 
+    def _recompiles(self, line: str) -> bool:
+        """torch's: a line for the function, then one for each entry of the cache that did not fit, the newest first."""
+        if (found := _RECOMPILING.search(line)) and (number := _ID.search(line, 0, found.start())):
+            self._end_recompile()
+            self._waiting, self.recompiled = (number[1], found["function"]), True
+            return True
+        if self._waiting and (failure := _FAILURE.search(line)):
+            self._reasons.append(failure["reason"][:LONGEST_REASON])
+            return True
+        return False
+
+    def _end_recompile(self) -> None:
+        if self._waiting and self._reasons:
+            self.recompiles.append(_recompile(*self._waiting, self._reasons))
+        self._waiting, self._reasons = None, []
+
 
 def _fx_input(index: int, what: str) -> FxInput:
     """`FakeTensor(..., size=(s0, 128))` is a tensor, `s0` a number."""
-    tensor = _FAKE_SIZE.search(what)
+    tensor = _FAKE_SIZE.search(what) if "FakeTensor(" in what else None
     if tensor is None:
         return FxInput(index=index, size=None, symbols=tuple(_SYMBOL.findall(what)))
     size = tuple(part.strip() for part in tensor["size"].split(",") if part.strip())
     return FxInput(index=index, size=size, symbols=tuple(s for part in size for s in _SYMBOL.findall(part)))
-
-
-def _recompiles(lines: list[str]) -> Iterator[Recompile]:
-    """torch's log: a line for the function, then one for each entry of the cache that did not fit, the newest first."""
-    waiting: tuple[str, str] | None = None
-    reasons: list[str] = []
-    for line in [*lines, ""]:
-        if (found := _RECOMPILING.search(line)) or not line:
-            if waiting and reasons:
-                yield _recompile(*waiting, reasons)
-            waiting, reasons = ((found["id"], found["function"]), []) if found else (None, [])
-        elif failure := _FAILURE.search(line):
-            reasons.append(failure["reason"])
 
 
 def _recompile(compile_id: str, function: str, reasons: list[str]) -> Recompile:

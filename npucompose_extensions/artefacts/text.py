@@ -4,11 +4,15 @@ every field is a list, every block a mapping again. Knows no form of an artefact
 from __future__ import annotations
 
 import ast
+import os
 import re
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, cast
 
-from airflow_free.foreign_files import UnusableFile, read_bytes
+from airflow_free.foreign_files import UnusableFile, open_regular, read_bytes
 from npucompose.errors import ConfigError
 
 Message = dict[str, list[Any]]
@@ -19,31 +23,61 @@ _TOKEN = re.compile(
 )
 _OPEN, _CLOSE = "{<", "}>"
 LIMIT_BYTES = 64 << 20
-"""A larger file is a dump with its weights or the log of a whole day: its beginning would answer nothing."""
+"""A larger file is a dump with its weights, or a log, which is read line by line."""
+LONGEST_LINE = 64 << 10
+"""Bytes of a line of such a log."""
+
+
+@contextmanager
+def readable(path: Path) -> Iterator[None]:
+    """What the system refuses of a file becomes a ConfigError."""
+    try:
+        yield
+    except UnusableFile as error:
+        raise ConfigError(f"{path} {error}.") from None
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {error.strerror or error}.") from error
+
+
+def size_of(path: Path) -> int:
+    """Of a file in bytes; ConfigError where it cannot be read, or is a pipe or a device, which would never end."""
+    with readable(path), open_regular(path, sys.maxsize, named=True) as file:
+        return os.fstat(file.fileno()).st_size
 
 
 def text_of(path: Path, limit: int) -> str:
     """The file's text; ConfigError when it cannot be read, is empty, binary, or has more than `limit` bytes."""
-    try:
+    with readable(path):
         data = read_bytes(path, limit, named=True)
-    except UnusableFile as error:
-        raise ConfigError(
-            f"{path} {error}. Of a log cut out the run in question (grep its process id); a graph is dumped without "
-            "its weights with DUMP_GE_GRAPH=2."
-        ) from None
-    except OSError as error:
-        raise ConfigError(f"{path} cannot be read: {error.strerror or error}.") from error
     if not data.strip():
         raise ConfigError(f"{path} is empty.")
+    _refuse_binary(path, data)
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path} is no UTF-8 text: byte {error.start} is 0x{data[error.start]:02x}.") from error
+
+
+def _refuse_binary(path: Path, data: bytes) -> None:
     if b"\0" in data:
         raise ConfigError(
             f"{path} is binary. A serialised graph (.pb, .om, .air) is not read: dump it as text "
             "(debug.graph_dump.type=pbtxt, DUMP_GE_GRAPH=2)."
         )
-    try:
-        return data.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"{path} is no UTF-8 text: byte {error.start} is 0x{data[error.start]:02x}.") from error
+
+
+def lines_of(path: Path) -> Iterator[str]:
+    """The lines of a file of any length, one after the other; of a longer one than LONGEST_LINE its beginning.
+
+    Each ends with a line feed, but a last one that has none. What is no UTF-8 is replaced.
+    """
+    with readable(path), open_regular(path, sys.maxsize, named=True) as file:
+        while part := file.readline(LONGEST_LINE):
+            _refuse_binary(path, part)
+            line, end = part.decode("utf-8", "replace"), part.endswith(b"\n")
+            while not end and (more := file.readline(LONGEST_LINE)):
+                end = more.endswith(b"\n")
+            yield line if part.endswith(b"\n") or not end else f"{line}\n"
 
 
 def cut_off(name: str, why: str) -> ConfigError:

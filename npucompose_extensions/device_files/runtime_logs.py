@@ -14,6 +14,7 @@ from attrs import define, evolve, field
 
 from npucompose.capture.codes import error_codes
 from npucompose.capture.rules import rules
+from npucompose.errors import ConfigError
 from npucompose.results.artefacts import CaptureError, FileFacts
 from npucompose.results.sinking import Certainty
 from npucompose_extensions.device_files.tracebacks import (
@@ -28,6 +29,8 @@ from npucompose_extensions.device_files.tracebacks import (
 
 FORM = "the runtime's plog or torch_npu's error with a code of the runtime (107025, 107027, 207008, 507015, …)"
 
+MOST_PROCESSES = 50_000
+"""A log of a server of a month has some thousand."""
 LONGEST_LINE = 4_000
 """Characters of a line that are searched: a code stands near its beginning."""
 _OURS = re.compile(r"\[(?:ERROR|WARNING|INFO|EVENT)\] (?:RUNTIME|ASCENDCL)\(|NPU function error: |ERR00100")
@@ -155,6 +158,10 @@ class RuntimeLog:
         if not (sentence or self.tracebacks.waits or any(mark in line for mark in _MARKS)):
             return
         process = process_of(line) or ""
+        if len(self.seen) + len(self.without_code) + self.tracebacks.processes > MOST_PROCESSES:
+            raise ConfigError(
+                f"line {number}: the log has errors of more than {MOST_PROCESSES:,} processes: cut it to one."
+            )
         own = without_prefix(line)
         self.tracebacks.take(process, own)
         if _COLLECTIVE.search(own):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import deque
 
 from attrs import define, field, frozen
 
@@ -19,6 +20,8 @@ GOES_ON = ("During handling of the above exception", "The above exception was th
 """Between the tracebacks of one chain."""
 BEGINS = "Traceback (most recent call last):"
 """Python's; the runtime's own begins with `TraceBack`."""
+DEEPEST = 1_000
+"""Frames that are kept of a traceback, the innermost."""
 LONGEST = 160
 """Characters of a line of code that are kept."""
 
@@ -56,12 +59,17 @@ def process_of(line: str) -> str | None:
 class Tracebacks:
     """The newest traceback of each process, while a log is read line by line."""
 
-    _frames: dict[str, list[Frame]] = field(factory=dict[str, list[Frame]])
+    _frames: dict[str, deque[Frame]] = field(factory=dict[str, "deque[Frame]"])
     _waiting: dict[str, re.Match[str]] = field(factory=dict[str, re.Match[str]])
     in_thread: set[str] = field(factory=set[str])
     """Processes whose newest traceback is of a thread (`Exception in thread …`)."""
     _announced: set[str] = field(factory=set[str])
     """Processes whose next traceback is."""
+
+    @property
+    def processes(self) -> int:
+        """How many have one."""
+        return len(self._frames)
 
     @property
     def waits(self) -> bool:
@@ -71,7 +79,7 @@ class Tracebacks:
     def take(self, process: str, line: str) -> None:
         """`line` without its prefix."""
         if line.startswith(BEGINS):
-            self._frames[process] = []
+            self._frames.pop(process, None)
             self._waiting.pop(process, None)
             (self.in_thread.add if process in self._announced else self.in_thread.discard)(process)
             self._announced.discard(process)
@@ -87,7 +95,7 @@ class Tracebacks:
         waiting = self._waiting.pop(process, None)
         if waiting is not None:
             frame = Frame(waiting["file"], int(waiting["line"]), waiting["function"], code[:LONGEST])
-            self._frames.setdefault(process, []).append(frame)
+            self._frames.setdefault(process, deque(maxlen=DEEPEST)).append(frame)
 
     def innermost(self, process: str) -> Frame | None:
         """The last frame that is neither torch's nor Python's own; None where there is none."""

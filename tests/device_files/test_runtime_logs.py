@@ -13,6 +13,7 @@ import yaml
 from npucompose.capture.codes import error_codes
 from npucompose.capture.rules import rules
 from npucompose.cli import main
+from npucompose.errors import ConfigError
 from npucompose.results.artefacts import CaptureError, FileFacts
 from npucompose.table.structure import facts_of
 from npucompose_extensions.artefacts import read
@@ -275,6 +276,21 @@ def test_the_first_error_of_a_process_is_never_skipped() -> None:
     )  # fmt: skip
     assert [(one.code, one.line, one.after) for one in errors(text)] == [
         (207001, 1, None), (107020, 2, 207001), (107027, 3, 207001)]  # fmt: skip
+
+
+def test_a_log_of_too_many_processes_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runtime_logs, "MOST_PROCESSES", 3)
+    text = "".join(failed("aclA failed, error code is 107027", process) for process in range(1, 9))
+    with pytest.raises(ConfigError, match="line 5: the log has errors of more than 3 processes"):
+        errors(text)
+
+
+def test_of_a_deep_traceback_the_innermost_frames_are_kept() -> None:
+    deep = '  File "/srv/app/a.py", line 1, in f\n    f()\n' * 3_000
+    (found,) = errors(
+        traceback(107027, "y = f(x)").replace('  File "/srv/app/run.py"', f'{deep}  File "/srv/app/run.py"')
+    )
+    assert found.source == "model.py:31 in forward: y = f(x)"
 
 
 @pytest.mark.parametrize("text", ["all is well, status 200000\n", "it returns 107027\n", "result = 107027\n"])

@@ -6,7 +6,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from npucompose_extensions.artefacts import read
+import pytest
+
+from npucompose_extensions.artefacts import logs, read
 from tests.refusals.case import Case
 
 
@@ -27,18 +29,28 @@ DEEP_PY = f"a_0 = ge.Data(index={'-' * 2000}1)\na_1 = ge.NetOutput(a_0)\n"
 DEEP_JSON = f"""ir_version: 1
 graph {{ node {{ op_type: "ge:Data" attribute {{ name: "output_desc_0" s: "{"[" * 5000}" }} }} }}
 """
+
+
+def many(folder: Path) -> Any:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(logs, "MOST_LINES", 3)
+        return artefact(LOG * 4)(folder)
+
+
 CASES = (
     Case(AT, "is no artefact", artefact("import os\n"), "is no artefact that is read here. It begins with 'import os'"),
     Case(AT, "nests too deep", artefact(DEEP_PY), "nests too deep to be read", "RecursionError"),
     Case(AT, "nests too deep", artefact(DEEP_PY.replace("-", "-" * 3)), "nests too deep to be read", "MemoryError"),
     Case(AT, "nests too deep", artefact(DEEP_JSON), "nests too deep to be read", "RecursionError"),
-    Case(TEXT, "Of a log", lambda folder: read("/dev/null"), "/dev/null is no file. Of a log", "UnusableFile"),
+    Case(TEXT, "is no file", lambda folder: read("/dev/null"), "/dev/null is no file", "UnusableFile"),
+    Case(AT, "of a dump at most", artefact("import os\n", limit=5), "of a dump at most 5 are read"),
+    Case(LOGS, "about graphs", many, "dump.txt has more than 3 lines about graphs"),
     Case(
         TEXT,
         "cannot be read",
         lambda folder: read(folder / "none"),
         "cannot be read: No such file",
-        "FileNotFoundError",
+        "RuntimeError: generator didn't stop",
     ),
     Case(TEXT, "is empty", artefact(b" \n"), "dump.txt is empty", "is no artefact"),
     Case(TEXT, "is binary", artefact(NODE.encode() + b"#\0"), "is binary"),

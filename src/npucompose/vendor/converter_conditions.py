@@ -34,10 +34,11 @@ _ORDER: Mapping[type[ast.cmpop], Callable[[Any, Any], bool]] = {
     ast.In: lambda one, many: one in many, ast.NotIn: lambda one, many: one not in many,
 }  # fmt: skip
 """`is` compares constants here, which have no identity."""
-_SUMS: Mapping[type[ast.operator], Callable[..., Any]] = {
-    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Mod: operator.mod,
-    ast.FloorDiv: vars(operator)["floordiv"], ast.Div: vars(operator)["truediv"], ast.LShift: vars(operator)["lshift"],
+_SUMS: Mapping[type[ast.operator], str] = {
+    ast.Add: "add", ast.Sub: "sub", ast.Mult: "mul", ast.Mod: "mod", ast.FloorDiv: "floordiv", ast.Div: "truediv",
+    ast.LShift: "lshift",
 }  # fmt: skip
+"""{sign: its function in the module `operator`}."""
 _CALLED: Mapping[str, Callable[..., Any]] = {
     "len": len, "min": min, "max": max, "abs": abs, "all": all, "any": any, "sum": sum, "list": list, "tuple": list,
     "set": list, "range": lambda *of: list(range(*of)), "zip": lambda *of: list(zip(*of, strict=False)), "int": int,
@@ -131,7 +132,7 @@ class _Decision:
             case ast.UnaryOp(operand=part):
                 return -self.value(part)
             case ast.BinOp(left=left, op=sign, right=right):
-                return _SUMS[type(sign)](self.value(left), self.value(right))
+                return getattr(operator, _SUMS[type(sign)])(self.value(left), self.value(right))
             case ast.Compare(left=left, ops=signs, comparators=others):
                 values = [self.value(part) for part in (left, *others)]
                 return all(starmap(_compared, zip(signs, values, values[1:], strict=False)))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import subprocess
 import sys
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from targets.npu_offline.needs import offline
 from targets.npu_offline.needs import run as run_offline
 
 from npucompose.errors import ConfigError
+from npucompose.results.artefacts import FileFacts
 from npucompose_extensions.artefacts import FORMS, read
 from tests.searches import examples
 
@@ -192,8 +194,53 @@ def test_a_missing_and_a_huge_file_are_refused_with_a_way_out(tmp_path: Path) ->
     with pytest.raises(ConfigError, match="cannot be read: No such file"):
         read(tmp_path / "none.txt")
     (tmp_path / "huge.log").write_text("x" * 101)
-    with pytest.raises(ConfigError, match=r"has 101 bytes; at most 100 are read\. Cut the log"):
+    with pytest.raises(
+        ConfigError, match=r"has 101 bytes, and no line of it is of a log that is read here; of a dump at most 100"
+    ):
         read(tmp_path / "huge.log", limit=100)
+
+
+@pytest.mark.parametrize("name", [name for name, *_ in CASES if name.endswith(".log")])
+def test_a_long_log_is_read_line_by_line_as_a_short_one_is(name: str) -> None:
+    assert read(path_of(name), limit=10) == read(path_of(name))
+
+
+def test_a_log_takes_no_more_memory_than_what_it_says(tmp_path: Path) -> None:
+    """6 MB with a sixth of that; what a log of 2 GB takes is the same."""
+    said = "[INFO] TORCHAIR(1,p):x [c.cpp:246]1 Static FX graph compiled to static Ascend GE graph, graph id: 0\n"
+    failed = "RuntimeError: ACL stream synchronize failed, error code:507057\n"
+    noise = "".join(f"INFO step {n} of many took {n} ms on this device\n" for n in range(990))
+    noise += "".join(f'INFO step {n}: File "m.py", line {n}, ERR ok, TORCHAIR\n' for n in range(10))
+    with (tmp_path / "day.log").open("w") as file:
+        file.write(said)
+        for _ in range(20):
+            file.write(noise)
+        file.write("x" * 5_000_000 + "\n" + failed)
+    assert (tmp_path / "day.log").stat().st_size > 5 << 20
+    tracemalloc.start()
+    try:
+        found = read(tmp_path / "day.log", limit=1 << 20)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    errors = FileFacts.from_read(found).errors
+    assert (found.sinking.ge_build, [error.code for error in errors]) == ("static", [507057])
+    assert errors[0].line == 20_003
+    assert peak < 1 << 20
+
+
+@pytest.mark.parametrize("text", [
+    "] a" * 400_000, "]a" * 400_000, "]" * 1_000_000, "FakeTensor(" * 100_000, "FakeTensor(size=(" * 100_000,
+    "[0/0]" * 200_000, "[0/0] Recompiling function f " * 50_000, "- 0/0: " * 200_000, "Mark node[" * 100_000,
+    "Mark node[a," * 100_000, "Collect node a " * 100_000, "node a was " * 100_000, "Input[0] of node: " * 100_000,
+    " " * 1_000_000, "Skip dynamic shape partition of graph " * 50_000, "a = " * 300_000,
+])  # fmt: skip
+@pytest.mark.parametrize("before", ["[INFO] TORCHAIR(1,p):x [c]1 compiler inputs\n[INFO] TORCHAIR [c]1", "[INFO] GE "])
+def test_a_line_of_any_kind_is_read_in_one_go(text: str, before: str, tmp_path: Path) -> None:
+    """A pattern that goes over it again and again would not end within the limit of a test."""
+    again = "V1 [0/0] [__recompiles] Recompiling function f in a.py\n"
+    (tmp_path / "a.log").write_text(f"{again}{before}{text} input 0: {text}\n{text}\n")
+    assert read(tmp_path / "a.log").steps
 
 
 def test_a_log_without_the_lines_that_count_says_what_to_switch_on(tmp_path: Path) -> None:
