@@ -12,16 +12,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from npucompose.capture.budget import (
+    CASCADE,
+    CASCADE_RESERVE,
     BudgetQuestion,
     CapturedGraph,
     CommunicatorGroup,
     Interval,
+    _own_streams,
     capture_budget,
     sizes_for,
 )
 from npucompose.capture.fitting import Amounts, largest_set
 from npucompose.capture_sizes.trace import Trace
 from npucompose.errors import ConfigError
+from npucompose.vendor.devices import device_of
 from tests.searches import examples
 
 VLLM_SIZES = (1, 2, 4, *range(8, 520, 8))
@@ -246,3 +250,13 @@ def test_a_graph_with_one_communicator_has_none_to_save() -> None:
 
     assert saved("tp") == []
     assert saved("tp", "ep") == ["one communicator for main"]
+
+
+def test_a_queue_is_full_before_its_last_places_which_the_runtime_keeps() -> None:
+    soc = device_of("Ascend910B1")
+    room = soc.depth - CASCADE - CASCADE_RESERVE.high
+
+    def streams(tasks: float) -> float:
+        return _own_streams(WHOLE, Interval(tasks, tasks), soc, {}).high
+
+    assert (streams(room), streams(room + 1)) == (1, 2)

@@ -5,16 +5,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from attrs import evolve
 
 from npucompose.capture import rules
-from npucompose.results.sinking import SinkingFacts, Undecided
+from npucompose.results.sinking import SinkingFacts, SinkingVerdict, Undecided
 from npucompose.schema.adapt import Rewriting
 from npucompose.sinking import diagnose
 from npucompose.sinking.conversions import ADAPTED, NUMBERS, OF_FIXED_SIZE, OTHER, OUTSIDE, taken_instead
 from npucompose.sinking.facts import Op
+from npucompose.sinking.verdicts import _doubted
 from npucompose.vendor import wheel_operators
 from npucompose.vendor.converter_conditions import GIVEN
 from npucompose.vendor.wheel_operators import WheelLists, listing, name_of, operators, versions
@@ -339,3 +342,12 @@ def test_the_advices_of_a_capture_name_operators_that_the_npu_computes() -> None
             rows = [row for row in table.rows() if row.name.partition(".")[0] == f"aten::{name}"]
             assert any(row.runs for row in rows), (where, name)
     assert not any("nonzero_static" in rule.fix for rule in rules().rules.values())
+
+
+def test_a_doubted_verdict_keeps_the_first_reason_of_what_it_would_be() -> None:
+    doubt: Any = SimpleNamespace(op=SimpleNamespace(overload="aten.mm", at_source=" at m.py:1"), why="no table has it")
+    static = SinkingVerdict(value="static", certainty="derived", evidence=("every size is a constant", "and more"))
+    assert _doubted(static, [doubt]).evidence == (
+        "aten.mm at m.py:1: no table has it", "if it is converted static: every size is a constant",
+    )  # fmt: skip
+    assert _doubted(static, []) is static
