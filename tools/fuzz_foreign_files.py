@@ -1,8 +1,9 @@
 """SQLite files and tensors changed at random: `python -m tools.fuzz_foreign_files [--ledgers 20000] [--tensors 50000]`.
 
-Of a ledger bytes are flipped, pages exchanged, schemas rewritten, journals and write-ahead logs put beside it; then it is
-read and opened. Of `.npy`, `.pt` and `.safetensors` the heads are changed. None may end otherwise than in an answer or in a
-sentence, take two seconds, take 64 MiB more than its file, or touch a file outside its folder. Exit status 1 where one did.
+Of a ledger bytes are flipped, pages exchanged, schemas rewritten, journals and write-ahead logs put beside it; then it
+is read and opened. Of `.npy`, `.pt` and `.safetensors` the heads are changed. None may end otherwise than in an answer
+or in a sentence, take two seconds, take 64 MiB more than its file, or touch a file outside its folder. Exit status 1
+where one did.
 """
 
 from __future__ import annotations
@@ -158,9 +159,8 @@ def rounds(kind: str, count: int, seed: int) -> int:
                 path.unlink()
             folder.rmdir()
         os.chdir(ROOT)
-    print(
-        f"{kind}: {count:,} rounds, {dict(ends)}, longest {longest:.2f} s of processor time, {found} found", flush=True
-    )
+    shown = f"{dict(ends)}, longest {longest:.2f} s of processor time, {found} found"
+    print(f"{kind}: {count:,} rounds, {shown}", flush=True)
     return found
 
 
