@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import tokenize
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
@@ -45,7 +46,7 @@ def _npy(file: BinaryIO, size: int) -> torch.Tensor:
         read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
         shape, column_order, dtype = read(file, max_header_size=10_000)
     except (ValueError, SyntaxError, TypeError, KeyError, IndexError, AttributeError, OverflowError,
-            RecursionError, MemoryError) as error:  # fmt: skip
+            RecursionError, MemoryError, tokenize.TokenError) as error:  # fmt: skip
         raise Refused(f"is no .npy file ({type(error).__name__})") from error
     if dtype.hasobject or dtype.kind not in "biufc":
         raise Refused(f"holds {dtype.name[:40]} and no numbers: it is not read")

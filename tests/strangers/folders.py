@@ -221,7 +221,7 @@ def _with_table(text: str) -> bytes:
 def journal(named: str) -> bytes:
     """A rollback journal, hot, of a transaction over several databases, that names the file in which they stand."""
     name = named.encode()
-    head = b"\xd9\xd5\x05\xf9\x20\xa1\x63\xd7" + struct.pack(">5I", 0, 7, 1, 512, 4096)
+    head = b"\xd9\xd5\x05\xf9\x20\xa1\x63\xd7" + struct.pack(">5I", 0, 7, len(ledger()) // 4096, 512, 4096)
     end = struct.pack(">2I", len(name), sum(name)) + b"\xd9\xd5\x05\xf9\x20\xa1\x63\xd7"
     return head.ljust(512, b"\0") + struct.pack(">I", 2**20) + name + end
 

@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import asdict, frozen
 
+from airflow_free.foreign_files import open_regular
 from npucompose.compose.conf import WITHOUT_YAML, files_of, registry_of
 from npucompose.console import console
 from npucompose.errors import ConfigError, unknown, visible
+from npucompose.input_safety import MOST_BYTES
 from npucompose.registry import OURS, Registry
 from npucompose.report import operators
 from npucompose.schema.sizes import as_bytes
@@ -102,8 +104,11 @@ def registered(registry: Registry[Any], but: Container[str] = ()) -> tuple[Liste
 
 def first_comment(file: Path) -> str:
     """The text of the first comment line, Hydra's own (`# @package`) apart; empty where there is none."""
-    with file.open("rb") as opened:
-        head = opened.read(MOST_READ).decode("utf-8", errors="replace")
+    try:
+        with open_regular(file, MOST_BYTES) as opened:
+            head = opened.read(MOST_READ).decode("utf-8", errors="replace")
+    except OSError:  # what is no file of text says nothing of itself; who chooses it is told
+        return ""
     for line in head.splitlines():
         text = line.strip()
         if text.startswith("#") and not text.startswith("# @"):
