@@ -16,8 +16,8 @@ from npucompose.vendor.variables import FAMILIES, read_by_ascend, variables
 
 ROOT = Path(__file__).parents[2]
 NAMED = re.compile(
-    r"(?:\bexport |\benviron(?:\.get\(|\[)[\"']|\bgetenv\([\"']|env_set\.|(?<![\w.$/{-]))(?P<name>[A-Z][A-Z0-9]*_[A-Z0-9_]+)"
-    r"(?==[^=\s]|[\"'])"
+    r"(?:\bexport |\benviron(?:\.get\(|\[)[\"']|\bgetenv\([\"']|env_set\.|(?<![\w.$/{-]))"
+    r"(?P<name>[A-Z][A-Z0-9]*_[A-Z0-9_]+)(?==[^=\s]|[\"'])"
 )
 """`NAME=value`, `export NAME`, `os.environ["NAME"]` and a name in quotes."""
 OTHERS = {
@@ -34,8 +34,8 @@ TEN = (
 
 def texts() -> Iterator[tuple[str, str]]:
     for folder, endings in {
-        "docs": (".md",), "conf": (".yaml",), "src/npucompose": (".py", ".yaml"), "npucompose_extensions": (".py", ".yaml"),
-        "airflow_free": (".py",),
+        "docs": (".md",), "conf": (".yaml",), "airflow_free": (".py",), "src/npucompose": (".py", ".yaml"),
+        "npucompose_extensions": (".py", ".yaml"),
     }.items():  # fmt: skip
         for path in sorted((ROOT / folder).rglob("*")):
             if path.suffix in endings and "decisions" not in path.parts and "simulator" not in path.parts:
