@@ -34,7 +34,7 @@ def readable(path: Path) -> Iterator[None]:
     try:
         yield
     except UnusableFile as error:
-        raise ConfigError(f"{path} {error}.") from None
+        raise ConfigError(f"{path} {error}; logs and dumps are read from files.") from None
     except OSError as error:
         raise ConfigError(f"{path} cannot be read: {error.strerror or error}.") from error
 

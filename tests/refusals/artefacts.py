@@ -42,7 +42,7 @@ CASES = (
     Case(AT, "nests too deep", artefact(DEEP_PY), "nests too deep to be read", "RecursionError"),
     Case(AT, "nests too deep", artefact(DEEP_PY.replace("-", "-" * 3)), "nests too deep to be read", "MemoryError"),
     Case(AT, "nests too deep", artefact(DEEP_JSON), "nests too deep to be read", "RecursionError"),
-    Case(TEXT, "is no file", lambda folder: read("/dev/null"), "/dev/null is no file", "UnusableFile"),
+    Case(TEXT, "read from files", lambda folder: read("/dev/null"), "/dev/null is no file; logs", "UnusableFile"),
     Case(AT, "of a dump at most", artefact("import os\n", limit=5), "of a dump at most 5 are read"),
     Case(LOGS, "about graphs", many, "dump.txt has more than 3 lines about graphs"),
     Case(
