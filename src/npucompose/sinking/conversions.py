@@ -106,16 +106,14 @@ def calls(graph: FxFacts) -> list[Op]:
 
 def _refused(op: Op, wheel: WheelOperators, question: SinkingQuestion, table: OperatorTable) -> str | None:
     """What TorchAir does not do, in one clause; None where it converts the operator, or where that is unknown."""
-    if op.schema in table.operators or op.empty:
+    if op.empty:
         return None
     if op.higher_order:
         known = f"higher_order::{op.overload}" in wheel.lists.converters
         return None if known else f"TorchAir has no GE converter for {op.overload}"
-    row = _row(op, wheel)
-    if row.converter == "raises" or (row.converter == "none" and row.name.startswith(("aten::", "prims::", "prim::"))):
-        return f"TorchAir has no GE converter for torch.ops.{op.overload}"
-    if row.converter == "none" and op.scalar is not None:
-        return f"TorchAir has no GE converter for torch.ops.{op.overload}, and makes none with a Scalar ({op.scalar})"
+    missing = None if op.schema in table.operators else _missing(op, _row(op, wheel))
+    if missing:
+        return missing
     if op.unwritable:
         return f"TorchAir cannot write back what torch.ops.{op.overload} writes"
     if held := _raises(op, wheel, question)[0]:
@@ -124,18 +122,31 @@ def _refused(op: Op, wheel: WheelOperators, question: SinkingQuestion, table: Op
     return None
 
 
+def _missing(op: Op, row: OperatorRow) -> str | None:
+    """Of an operator that no row of the experiment says to be one of CANN's."""
+    if row.converter == "raises" or (row.converter == "none" and _of_torch(row)):
+        return f"TorchAir has no GE converter for torch.ops.{op.overload}"
+    if row.converter == "none" and op.scalar is not None:
+        return f"TorchAir has no GE converter for torch.ops.{op.overload}, and makes none with a Scalar ({op.scalar})"
+    return None
+
+
 def _unknown(op: Op, wheel: WheelOperators, question: SinkingQuestion, table: OperatorTable) -> str | None:
-    if op.schema in table.operators or op.higher_order or op.empty:
+    if op.higher_order or op.empty:
         return None
     row = _row(op, wheel)
-    if row.converter == "unknown":
+    if op.schema not in table.operators and row.converter == "unknown":
         return row.says if wheel.knows(row.name) else f"{row.says}; {MADE}"
-    if row.converter == "none" and not row.name.startswith(("aten::", "prims::", "prim::")):
+    if op.schema not in table.operators and row.converter == "none" and not _of_torch(row):
         return f"{wheel.named} has no converter of its own for it; {MADE}"
     if asked := _raises(op, wheel, question)[1]:
         named = "" if question.product or ARCH35 not in asked else ": no product is named (target.soc)"
         return f"its GE converter raises if {asked}, and that is not known{named}"
     return None
+
+
+def _of_torch(row: OperatorRow) -> bool:
+    return row.name.startswith(("aten::", "prims::", "prim::"))
 
 
 def _row(op: Op, wheel: WheelOperators) -> OperatorRow:
