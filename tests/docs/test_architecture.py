@@ -59,6 +59,8 @@ def test_the_layers_are_those_that_the_import_contract_checks() -> None:
     contract = (ROOT / "pyproject.toml").read_text(encoding="utf-8").split('name = "imports point one way"', 1)[1]
     layers = re.findall(r'^  "([^"]+)",$', contract.split("]", 1)[0], flags=re.MULTILINE)
     picture = PAGE.split("```text\n", 1)[1].split("```", 1)[0].splitlines()
+    # Of airflow_free all but what knows nothing of stages, which is below everything.
+    layers = [re.sub(r"airflow_free\.\w+(?: : airflow_free\.\w+)+", "airflow_free", layer) for layer in layers]
     assert picture == [layer.replace("npucompose.", "") for layer in layers]
 
 
