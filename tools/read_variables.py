@@ -43,7 +43,7 @@ def read_by_python(source: str) -> Iterator[tuple[str, int]]:
             asked = [node.left]
         for one in asked:
             if isinstance(one, ast.Constant) and isinstance(one.value, str) and _NAME.fullmatch(one.value):
-                yield one.value, node.lineno
+                yield one.value, one.lineno
 
 
 def of_wheel(wheel: Path) -> Iterator[tuple[str, str]]:

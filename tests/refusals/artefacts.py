@@ -50,7 +50,7 @@ CASES = (
         "cannot be read",
         lambda folder: read(folder / "none"),
         "cannot be read: No such file",
-        "RuntimeError: generator didn't stop",
+        "FileNotFoundError",
     ),
     Case(TEXT, "is empty", artefact(b" \n"), "dump.txt is empty", "is no artefact"),
     Case(TEXT, "is binary", artefact(NODE.encode() + b"#\0"), "is binary"),
