@@ -13,7 +13,7 @@ from npucompose.errors import ConfigError
 from npucompose.results.artefacts import FileFacts
 from npucompose_extensions.artefacts import dumps, logs
 from npucompose_extensions.artefacts.artefact import FORMS, Artefact, GraphRead, Mark
-from npucompose_extensions.artefacts.text import LIMIT_BYTES, lines_of, size_of, text_of
+from npucompose_extensions.artefacts.text import LIMIT_BYTES, blocks_of, size_of, text_of
 from npucompose_extensions.device_files import (
     captured_graphs,
     fx_listings,
@@ -68,11 +68,17 @@ def _with_errors(found: Artefact, more: FileFacts | None) -> Artefact | FileFact
 
 def _long_log(path: Path, size: int, limit: int) -> Artefact | FileFacts:
     """A log, read in one pass: it takes no more memory than what it says."""
-    log, runtime, line = logs.CompilerLog(path.name), runtime_logs.RuntimeLog(), ""
-    for number, line in enumerate(lines_of(path), 1):
-        log.take(line.removesuffix("\n"))
-        runtime.take(number, line)
-    found, more = log.artefact(ends=line.endswith("\n")), runtime.facts()
+    log, runtime, number, block = logs.CompilerLog(path.name), runtime_logs.RuntimeLog(), 0, b""
+    marks = [mark.encode() for mark in (*logs.MARKS, *runtime_logs.marks())]
+    for block in blocks_of(path):
+        if not (log.waits or runtime.waits or any(mark in block for mark in marks)):
+            number += block.count(b"\n")
+            log.pass_over(block.count(b"\n"), block[-100:].decode("utf-8", "replace"))
+            continue
+        for number, line in enumerate(block.decode("utf-8", "replace").splitlines(), number + 1):  # noqa: B020
+            log.take(line)
+            runtime.take(number, line)
+    found, more = log.artefact(ends=block.endswith(b"\n")), runtime.facts()
     if found is None and more is None:
         raise ConfigError(
             f"{path} has {size} bytes, and no line of it is of a log that is read here; of a dump at most {limit} are "

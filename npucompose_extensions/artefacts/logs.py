@@ -60,7 +60,7 @@ _KNOWN = (
 )
 """Phrases whose beginning at the very end of a file shows that it was cut off."""
 _SHOWS_CUT = 10
-_MARKS = (
+MARKS = (
     "TORCHAIR", "] GE", "]GE", "__recompiles", "FX graph compiled to", "Compiling concrete graph", "compiler inputs",
     "force unknown", "unknown ", "tilingDependent", "Skip dynamic shape partition", "Recompiling function",
 )  # fmt: skip
@@ -101,10 +101,19 @@ class CompilerLog:
     _waiting: tuple[str, str] | None = None
     _reasons: list[str] = field(factory=list)
 
+    @property
+    def waits(self) -> bool:
+        """Whether the next line may say something without a mark."""
+        return self._waiting is not None
+
+    def pass_over(self, lines: int, last: str) -> None:
+        """Lines without a mark."""
+        self.lines, self.last = self.lines + lines, last
+
     def take(self, line: str) -> None:
         self.lines += 1
         self.last = line
-        if not (any(mark in line for mark in _MARKS) or (self._waiting and "/" in line)):
+        if not (any(mark in line for mark in MARKS) or (self._waiting and "/" in line)):
             return
         line = line[:LONGEST_LINE].rstrip()
         self.ours = self.ours or bool(_PREFIX.search(line))

@@ -24,8 +24,8 @@ _TOKEN = re.compile(
 _OPEN, _CLOSE = "{<", "}>"
 LIMIT_BYTES = 64 << 20
 """A larger file is a dump with its weights, or a log, which is read line by line."""
-LONGEST_LINE = 64 << 10
-"""Bytes of a line of such a log."""
+BLOCK, LONGEST_LINE = 1 << 20, 64 << 10
+"""Bytes of such a log that are read at once, and of a line of it."""
 
 
 @contextmanager
@@ -66,18 +66,17 @@ def _refuse_binary(path: Path, data: bytes) -> None:
         )
 
 
-def lines_of(path: Path) -> Iterator[str]:
-    """The lines of a file of any length, one after the other; of a longer one than LONGEST_LINE its beginning.
-
-    Each ends with a line feed, but a last one that has none. What is no UTF-8 is replaced.
-    """
+def blocks_of(path: Path) -> Iterator[bytes]:
+    """A file of any length in parts of about BLOCK bytes that end with a line; of a longer line its beginning."""
     with readable(path), open_regular(path, sys.maxsize, named=True) as file:
-        while part := file.readline(LONGEST_LINE):
-            _refuse_binary(path, part)
-            line, end = part.decode("utf-8", "replace"), part.endswith(b"\n")
+        while block := file.read(BLOCK):
+            block += file.readline(LONGEST_LINE)
+            _refuse_binary(path, block)
+            end = block.endswith(b"\n")
             while not end and (more := file.readline(LONGEST_LINE)):
                 end = more.endswith(b"\n")
-            yield line if part.endswith(b"\n") or not end else f"{line}\n"
+                block += b"\n" * end
+            yield block
 
 
 def cut_off(name: str, why: str) -> ConfigError:

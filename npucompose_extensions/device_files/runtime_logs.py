@@ -68,7 +68,7 @@ _SOURCES = {
 }  # fmt: skip
 """The abbreviations of capture/rules.yaml."""
 
-_MARKS = (
+MARKS = (
     'File "', "Traceback (", IN_A_THREAD, *GOES_ON, "rrCode", "rrNo", "rror", "runtime result", "execution failed",
     "libhccl", "hcom", "Hccl", "RUNTIME(", "ASCENDCL(", "ERR", "(EE", "(EZ", "(EI", "(EL", "(EH", "(EJ",
 )  # fmt: skip
@@ -149,13 +149,18 @@ class RuntimeLog:
     without_code: dict[str, tuple[int, str]] = field(factory=dict[str, tuple[int, str]])
     """The first error of each process that names no code."""
 
+    @property
+    def waits(self) -> bool:
+        """Whether the next line may say something without a mark."""
+        return self.tracebacks.waits
+
     def facts(self) -> FileFacts | None:
         return FileFacts(errors=tuple(self.errors())) if self.ours else None
 
     def take(self, number: int, whole: str) -> None:
         line = whole[:LONGEST_LINE]
         sentence = next((said for said in _sentences() if said in line), None)
-        if not (sentence or self.tracebacks.waits or any(mark in line for mark in _MARKS)):
+        if not (sentence or self.tracebacks.waits or any(mark in line for mark in MARKS)):
             return
         process = process_of(line) or ""
         if len(self.seen) + len(self.without_code) + self.tracebacks.processes > MOST_PROCESSES:
@@ -227,6 +232,11 @@ def _merged(errors: list[CaptureError]) -> list[CaptureError]:
         more = {} if other is None else {"times": error.times + other.times, "line": min(error.line, other.line)}
         merged.append(evolve(error, **more))
     return sorted(merged, key=lambda error: error.line)
+
+
+def marks() -> tuple[str, ...]:
+    """One of these is in every line that says something, but for the code of a frame."""
+    return (*MARKS, *_sentences())
 
 
 @cache

@@ -256,9 +256,9 @@ def run_arguments(argv: Sequence[str], program: str) -> argparse.Namespace:
         parser.add_argument(*flag.names, **flag.settings)
     known = [name for action in parser._actions for name in action.option_strings]
     dashed = [word for word in argv if re.match(r"-\w[\w.]+=", word) and word.partition("=")[0] not in known]
-    arguments, unknown = (None, dashed) if dashed else parser.parse_known_intermixed_args(argv)
-    if unknown:
-        _refuse(program, unknown_words_text(unknown[0], known, overrides=True))
+    arguments, unknown = parser.parse_known_intermixed_args([word for word in argv if word not in dashed])
+    if dashed or unknown:
+        _refuse(program, unknown_words_text([*dashed, *unknown][0], known, overrides=True))
     return arguments
 
 
