@@ -16,6 +16,7 @@ import resource
 import sys
 import tempfile
 import time
+import zipfile
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -79,7 +80,21 @@ def tensors(chance: random.Random) -> Iterator[dict[str, bytes]]:
     seeds += [(f"x.{name.rpartition('.')[2]}", data) for name, data in folders._tensor_files()]
     while True:
         name, data = chance.choice(seeds)
-        yield {name: changed(data, chance, 400)}
+        if name.endswith("pt") and chance.random() < 0.7 and zipfile.is_zipfile(io.BytesIO(data)):
+            yield {name: _with_other_parts(data, chance)}
+        else:
+            yield {name: changed(data, chance, 400)}
+
+
+def _with_other_parts(data: bytes, chance: random.Random) -> bytes:
+    """The archive with right sums of a content that was changed: what describes the tensor, or its bytes."""
+    out = io.BytesIO()
+    with zipfile.ZipFile(io.BytesIO(data)) as before, zipfile.ZipFile(out, "w") as after:
+        for part in before.infolist():
+            content = before.read(part)
+            is_changed = content and (part.filename.endswith("data.pkl") or chance.random() < 0.1)
+            after.writestr(part.filename, changed(content, chance, 400) if is_changed else content)
+    return out.getvalue()
 
 
 def read(folder: Path, files: dict[str, bytes]) -> Iterator[str]:
