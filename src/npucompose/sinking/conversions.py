@@ -13,7 +13,7 @@ from npucompose.results.sinking import Failure
 from npucompose.sinking.facts import FxFacts, Op, SinkingQuestion
 from npucompose.sinking.operators import OperatorTable
 from npucompose.vendor.converter_conditions import ARCH35, NOT_950, by_place, guards, holds
-from npucompose.vendor.wheel_operators import OperatorRow, WheelOperators, name_of, operators
+from npucompose.vendor.wheel_operators import CONVERTED_AS, OperatorRow, WheelOperators, name_of, operators
 
 RULE = "rule 11"
 ADAPTED = frozenset(
@@ -150,7 +150,8 @@ def _of_torch(row: OperatorRow) -> bool:
 
 
 def _row(op: Op, wheel: WheelOperators) -> OperatorRow:
-    return wheel.row(wheel.on_the_device(op.overload))
+    row = wheel.row(wheel.on_the_device(op.overload))
+    return wheel.row(CONVERTED_AS[row.name]) if row.converter == "none" and row.name in CONVERTED_AS else row
 
 
 def taken_instead(operator: str, version: str) -> str:

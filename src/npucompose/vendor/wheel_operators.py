@@ -57,6 +57,12 @@ GIVEN_THERE: Mapping[str, Mapping[str, str]] = {
 """{operator of the NPU in their place: what it is given}, of op-plugin 517f2e7d,
 op_plugin/ops/opapi/ScaledDotProductAttentionKernelNpuOpApi.cpp:303."""
 
+CONVERTED_AS: Mapping[str, str] = {
+    "npu::npu_fusion_attention_v3": "npu::npu_fusion_attention",
+    "npu::npu_fusion_attention_grad_v3": "npu::npu_fusion_attention_grad",
+}
+"""{operator without a converter: what is given to TorchAir in its place} (targets/torchair/refusals.py)."""
+
 PARTS_OF: Mapping[str, str] = {
     "aten::linalg_inv_ex": "aten::inverse",
     "aten::linalg_cholesky_ex": "aten::linalg_cholesky",

@@ -37,7 +37,7 @@ from npucompose.results.sinking import Failure, Undecided
 from npucompose.sinking.conversions import NUMBERS, OF_FIXED_SIZE, is_scalar, taken_instead
 from npucompose.targets.torchair.config import TorchairMode, torchair_mode
 from npucompose.vendor.versions import REFERENCE
-from npucompose.vendor.wheel_operators import name_of, operators
+from npucompose.vendor.wheel_operators import CONVERTED_AS, name_of, operators
 
 if TYPE_CHECKING:
     from npucompose.targets.compilation import Backend, Compilation
@@ -49,13 +49,14 @@ def convertible() -> dict[Any, Callable[..., Any]]:
     """{the third version: the first}, forward and gradient, as far as torch_npu has them and TorchAir no converter."""
     return {
         operator.default: _as_first(operator.default, getattr(torch.ops.npu, first).default)
-        for third, first in (
-            ("npu_fusion_attention_v3", "npu_fusion_attention"),
-            ("npu_fusion_attention_grad_v3", "npu_fusion_attention_grad"),
-        )
+        for third, first in (map(_bare, pair) for pair in CONVERTED_AS.items())
         if (operator := getattr(torch.ops.npu, third, None)) is not None
         and not hasattr(operator.default, "_ge_converter")  # on the operators TorchAir hangs its converters
     }
+
+
+def _bare(name: str) -> str:
+    return name.removeprefix("npu::")
 
 
 def _as_first(third: Any, first: Any) -> Callable[..., Any]:
