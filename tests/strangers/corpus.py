@@ -15,7 +15,7 @@ from typing import Any
 import yaml
 from attrs import field, frozen
 
-from tests.strangers.folders import folders
+from tests.strangers.folders import LONG_PARTS, folders
 
 SECRET = "hunter2-7f3a9c"
 """The value of the variable SECRET while a case runs."""
@@ -358,15 +358,6 @@ def _folders() -> Iterator[Case]:
                 files={"theirs/a.txt": f"{line}{part * times}\n{part * times} graph id: 1\n"},
                 command=("explain", "--log", "theirs/a.txt"),
             )
-
-
-LONG_PARTS = {
-    "bracket": "] a", "FakeTensor": "FakeTensor(", "size": "FakeTensor(size=(", "recompiles": "[0/1]", "function": "[0/1] Recompiling function ",
-    "failure": "- 0/0: ", "mark": "Mark node[a,", "collect": "Collect node ", "input": "] input 1: ", "option": "] a = ", "blanks": " " * 5,
-    "slot": "Input[1] of node: ", "node": "Node: ", "skip": "Skip dynamic shape partition of graph ", "verdict": "Static FX graph compiled to ",
-    "symbols": "s0 ", "quotes": '"', "braces": "{", "dashes": "-", "digits": "1",
-}  # fmt: skip
-"""What a pattern that tries every way through a line would try again and again."""
 
 
 ALONE = (

@@ -304,6 +304,17 @@ def _tensor_files() -> Iterator[tuple[str, bytes]]:
     yield "pt twice.pt", b"PK\x03\x04" * 500
 
 
+# Parts of a line of a log, many times.
+
+LONG_PARTS = {
+    "bracket": "] a", "FakeTensor": "FakeTensor(", "size": "FakeTensor(size=(", "recompiles": "[0/1]", "function": "[0/1] Recompiling function ",
+    "failure": "- 0/0: ", "mark": "Mark node[a,", "collect": "Collect node ", "input": "] input 1: ", "option": "] a = ", "blanks": " " * 5,
+    "slot": "Input[1] of node: ", "node": "Node: ", "skip": "Skip dynamic shape partition of graph ", "verdict": "Static FX graph compiled to ",
+    "symbols": "s0 ", "quotes": '"', "braces": "{", "dashes": "-", "digits": "1",
+}  # fmt: skip
+"""What a pattern that tries every way through a line would try again and again."""
+
+
 def folders() -> Iterator[Folder]:
     for name, files in _repositories():
         yield Folder(name=f"git/{name}", files=files, command=STATE)

@@ -111,10 +111,12 @@ def main() -> None:
     # What is loaded on demand is loaded before the first case, so that the trace holds nothing but cases.
     warm = folder / "warm"
     (warm / "theirs").mkdir(parents=True)
+    (warm / "theirs" / "a.txt").write_text("[INFO] TORCHAIR(1,python):x [x.py:1] graph id: 1\n")
     os.chdir(warm)
     for command in (
         ("explain", "--options", "--json", "model=add"),
         ("report", "theirs"),
+        ("explain", "--log", "theirs/a.txt"),
         ("--repository",),
         ("--records",),
         ("run", "--dry-run", "model=add"),
