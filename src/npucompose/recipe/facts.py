@@ -46,7 +46,7 @@ def unsettled(cells: Cells) -> Iterator[tuple[str, Const, str]]:
     for path, cell in cells.items():
         rivals = cell.either if isinstance(cell, Unknown) else ()
         for value in rivals:
-            if isinstance(value, Const) and isinstance(cell, Unknown):
+            if isinstance(value, Const) and isinstance(cell, Unknown) and value.node is not None:
                 others = [competitor(other) for other in rivals if other is not value]
                 against = f", against {' or '.join(others)}" if others else ", and another value may come after it"
                 yield path, value, f"{cell.why}{against}"

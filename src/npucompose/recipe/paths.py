@@ -132,8 +132,10 @@ class Paths:
             cells[key] = value
         else:
             cells.pop(key, None)
-        for compiled, prefix in self.watched.get(id(cells), ()):
-            self._later(compiled, prefix + key if prefix else REST, value)
+        for compiled, prefix in () if same(before, value) else self.watched.get(id(cells), ()):
+            kept, why = known(value)
+            plainly = value if why else Const(value=kept, node=getattr(value, "node", None))
+            self._later(compiled, prefix + key if prefix else REST, plainly)
 
     def watch(self, cells: Cells, compiled: Cells, prefix: str) -> None:
         """What is put into a dict of options after a compilation with them may count for it."""
