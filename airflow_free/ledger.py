@@ -277,10 +277,11 @@ def usable(path: Path, connection: Connection | None = None) -> Iterator[None]:
     try:
         yield
     except (sqlite3.Error, OSError, UnicodeDecodeError) as error:  # SQLite quotes what it cannot read
-        if connection is not None and connection.stopped is not None:
-            raise connection.stopped from None
+        interrupted = str(error) == "interrupted"
+        if connection is not None and (connection.stopped or (interrupted and not connection.late)):
+            raise connection.stopped or KeyboardInterrupt from None
         late = ""
-        if connection is not None and str(error) == "interrupted":
+        if connection is not None and interrupted:
             late = f", after {connection.budget_s:.1f} s of processor time"
         raise OrchestratorError(f"the ledger {path} cannot be used: {error}{late}.") from error
 

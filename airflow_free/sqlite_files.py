@@ -45,6 +45,9 @@ class Connection(sqlite3.Connection):
 
     folder: Path | None = None
     """Of a private copy; it goes when this is closed."""
+    late = False
+    """The question ended because its budget was used up. One that was interrupted though it was not late ended at a
+    signal, also where the signal came before `_is_over` could note it."""
     stopped: BaseException | None = None
     budget_s = BUDGET_S
     _began = 0.0
@@ -75,10 +78,10 @@ class Connection(sqlite3.Connection):
 
     def _is_over(self) -> bool:
         try:
-            return time.thread_time() - self._began > self.budget_s
+            self.late = time.thread_time() - self._began > self.budget_s
         except BaseException as signalled:  # noqa: BLE001  a signal arrives while Python runs; SQLite would drop it
             self.stopped = signalled
-            return True
+        return self.late or self.stopped is not None
 
 
 def why_not_written(path: Path) -> str | None:

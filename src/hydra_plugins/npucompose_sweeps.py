@@ -57,7 +57,7 @@ class NpucomposeLauncher(Launcher):
 
         from npucompose.experiment.orchestrator import also_passing
 
-        variables = dict(self.config.hydra.job.env_set)
+        variables = dict(self.config.hydra.job.get("env_set") or {})
         with env_override(variables), also_passing(variables):
             self.task_function.run(Path(self.config.hydra.sweep.dir), self._folder)
         return []

@@ -245,17 +245,17 @@ FILES: dict[str, tuple[dict[str, str], list[str], list[str]]] = {
                 "# @package _global_\ncompiler:\n  debug:\n    graph_dump: {type: py, path: /tmp/out}\n"
             )
         },
-        ["experiment=evil"],
+        ["experiment=evil", "target=npu"],
         ["compiler.debug.graph_dump.path='/tmp/out' leads out of the run directory and comes from conf/experiment"],
     ),
     "a folder to write to, above": (
         {"compiler/evil.yaml": "defaults: [default]\ndump_config: {dump_path: ../../x}\n"},
-        ["compiler=evil", "mode=max-autotune"],
+        ["compiler=evil", "mode=max-autotune", "target=npu"],
         ["compiler.dump_config.dump_path='../../x' leads out of the run directory"],
     ),
     "a folder to write to, of whoever runs it": (
         {"compiler/evil.yaml": "defaults: [default]\ndump_config: {dump_path: ~/x}\n"},
-        ["compiler=evil", "mode=max-autotune"],
+        ["compiler=evil", "mode=max-autotune", "target=npu"],
         ["compiler.dump_config.dump_path='~/x' leads out of the run directory"],
     ),
     "the address of a cluster that answers with code": (

@@ -55,7 +55,7 @@ def recipe(*words: str) -> argparse.Namespace:
         (["eject", "a=1", "-cd", "x", "--config-dir", "y", "-cn", "z", "--out", "o"],
          {"overrides": ["a=1"], "config_dir": ["x", "y"], "config_name": "z", "env": {}, "out": "o"}),
         (["import", "f.py", "--torch-npu", "2.1", "--out", "o"], {
-            "file": "f.py", "torch_npu": "2.1", "out": "o", "compilation": None, "vllm_ascend": None,
+            "file": "f.py", "torch_npu": "2.1", "out": "o", "compilation": None, "vllm_ascend": None, "assume": [],
         }),
         (["export", "--to", "vllm-ascend", "a=1"],
          {"overrides": ["a=1"], "to": "vllm-ascend", "config_dir": [], "config_name": "config", "env": {},

@@ -74,7 +74,8 @@ def test_a_question_without_an_end_is_ended(tmp_path: Path, monkeypatch: pytest.
 
 def test_ctrl_c_ends_a_question(tmp_path: Path) -> None:
     code = (
-        "import sys; from pathlib import Path; from airflow_free import sqlite_files\n"
+        "import signal, sys; from pathlib import Path; from airflow_free import sqlite_files\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "from airflow_free.ledger import usable\n"
         "sqlite_files.BUDGET_S = 1000.0\n"
         f"c = sqlite_files.connect(Path('x.sqlite'), 1); print('here', flush=True)\n"

@@ -281,7 +281,7 @@ def test_no_change_of_a_recipe_makes_a_traceback(data: st.DataObject, whole: str
 def test_a_recipe_names_no_folder_elsewhere_and_tells_a_terminal_nothing(locked: Locked) -> None:
     compiler = {"debug": {"graph_dump": {"type": "py", "path": "/tmp/out"}}}
     with pytest.raises(ConfigError, match=r"leads out of the run directory and comes from recipe\.lock\.yaml"):
-        job_of(attrs.evolve(locked, experiment={**locked.experiment, "compiler": compiler}))
+        job_of(attrs.evolve(locked, experiment={**locked.experiment, "target": {"name": "npu"}, "compiler": compiler}))
     text = described(attrs.evolve(locked, device={"cpu": "\x1b]0;owned\x07<b>"}))
     assert "cpu: \\x1b]0;owned\\x07<b>" in text
 

@@ -26,6 +26,7 @@ from npucompose.experiment.sweep.run import PointLedger
 from npucompose.schema.sweep import Dimension
 from npucompose_extensions.search.study import Space, written
 from tests.searches import examples
+from tests.targets.npu_offline.needs import offline
 
 COMPOSER = Composer()
 FOUND = ["search=optuna", "+search.objectives.p50_us=minimize", "+search.space.seed={low:1,high:2}"]
@@ -179,9 +180,10 @@ def test_without_its_package_a_choice_says_which_extra_brings_it(
     assert not list(tmp_path.iterdir())
 
 
+@offline
 def test_a_search_cannot_do_what_only_the_command_line_may() -> None:
     composer, key = Composer(), "compiler.debug.graph_dump.path"
-    texts = ("model=add", "mode=max-autotune", f"{key}=/tmp/out")
+    texts = ("model=add", "mode=max-autotune", "target=npu_offline", f"{key}=/tmp/out")
     assert point_of(0, texts, composer, PlanContext()).job is not None
     proposed = point_of(0, texts, composer, PlanContext(), proposed=(key,))
     assert proposed.job is None

@@ -11,7 +11,7 @@ import pytest
 
 from npucompose.experiment.orchestrator import PASSED, worker_environment
 from npucompose.input_safety import SECRET
-from npucompose.recipe.reader import VENDOR_ENVIRONMENT
+from npucompose.recipe.marks import VENDOR_ENVIRONMENT
 from npucompose.vendor.variables import FAMILIES, read_by_ascend, variables
 
 ROOT = Path(__file__).parents[2]

@@ -275,19 +275,26 @@ def test_graphs_are_converted_as_for_the_npu_and_their_sessions_know_what_to_run
     compiler._NpuGraphConverter, compiler._compile_py_code = Converter, base
     caching: Any = ModuleType("torchair.inference._cache_compiler")
     caching.CompiledModel = type("CompiledModel", (), {"save": None, "load": classmethod(lambda *_: None)})
-    for name in ("torchair", "torchair._ge_concrete_graph", "torchair.inference"):
+    random: Any = ModuleType("torchair.ge._ge_graph")
+    random._GraphRngState = type("_GraphRngState", (), {"__init__": lambda self, gen=None: setattr(self, "gen", gen)})
+    for name in ("torchair", "torchair._ge_concrete_graph", "torchair.inference", "torchair.ge"):
         monkeypatch.setitem(sys.modules, name, ModuleType(name))
-    for module in (converter, compiler, caching):
+    for module in (converter, compiler, caching, random):
         monkeypatch.setitem(sys.modules, module.__name__, module)
         parent, _, leaf = module.__name__.rpartition(".")
         setattr(sys.modules[parent], leaf, module)
     ge_session.place_ge_graphs.cache_clear()
+    device_generator = object()
+    of_device = SimpleNamespace(random=SimpleNamespace(get_default_generator=lambda device: device_generator))
+    monkeypatch.setattr(torch, "npu", of_device, raising=False)
     monkeypatch.setattr(ge_session, "DEVICE", "cuda:0")
     monkeypatch.setattr(ge_session, "on_npu", lambda value: f"placed {value}")
     monkeypatch.setattr(ge_session, "PROGRAMS", {})
     monkeypatch.setattr(ge_session, "GeProgram", SimpleNamespace(from_concrete=lambda graph: ("program of", graph)))
     ge_session.place_ge_graphs()
     ge_session.place_ge_graphs()
+    assert random._GraphRngState("of the caller").gen == "of the caller"
+    assert random._GraphRngState().gen is device_generator
     graph = GeConcreteGraph()
     assert graph() == ("program of", graph)
     assert graph.codegen(None) is None

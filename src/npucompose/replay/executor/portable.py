@@ -124,11 +124,11 @@ class OtherResults(Exception):
     """An operator returned other tensors than it was recorded with: src/returned.h, Note [Results as they were
     recorded]."""
 
-    def __init__(self, step: int, returned: Any, names: dict[str, Any]) -> None:
-        super().__init__(step)
+    def __init__(self, said: str, step: int = -1, returned: Any = (), names: dict[str, Any] | None = None) -> None:
+        super().__init__(said)
         self.step = step
         self.returned = list(returned) if isinstance(returned, tuple) else [returned]
-        self.registers = {int(name[1:]): value for name, value in names.items() if name[0] == "r"}
+        self.registers = {int(name[1:]): value for name, value in (names or {}).items() if name[0] == "r"}
 
 
 def _returns_otherwise(lent: Lent, recorded: Sequence[Form], returned: Any) -> bool:
@@ -184,7 +184,7 @@ class StraightLine:
             self._names[f"other{index}"] = partial(_returns_otherwise, self.lent, step.returns)
             looks = [
                 f"v{index} = {call}",
-                f"if other{index}(v{index}): raise OtherResults({index}, v{index}, locals())",
+                f'if other{index}(v{index}): raise OtherResults("step {index}", {index}, v{index}, locals())',
             ]
             call = f"v{index}"
         placed = [result for result in step.results if isinstance(result, PlanSlot)]
