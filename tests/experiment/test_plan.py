@@ -77,7 +77,7 @@ def test_settings_of_hydra_are_checked_and_belong_to_no_point() -> None:
     (point, _) = plan("model=add", "seed=1,2", "hydra.sweep.subdir=here").points
     assert point.overrides == ("model=add", "seed=1")
     assert point.key == plan("model=add", "seed=1,2").points[0].key
-    with pytest.raises(ConfigError, match="unknown key 'hydra.sweep.subdirr'"):
+    with pytest.raises(ConfigError, match=r"unknown key 'hydra\.sweep\.subdirr'"):
         plan("model=add", "seed=1,2", "hydra.sweep.subdirr=here")
 
 
