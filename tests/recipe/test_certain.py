@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from npucompose.cli import main
+from npucompose.compose.tree import compose
 from npucompose.errors import ConfigError
 from npucompose.recipe import Imported, import_script
 
@@ -294,6 +295,17 @@ def test_a_condition_that_is_assumed_is_read_and_written_down(assume: tuple[str,
         for one in assume
     ]
     assert "# note: assumed: args.fast" in found.yaml()
+
+
+@pytest.mark.parametrize("also", ["", "config.experimental_config.frozen_parameter = True\n"])
+def test_a_file_that_states_no_mode_is_read_with_the_one_that_is_chosen(also: str, tmp_path: Path) -> None:
+    found = of_config(f"{also}config.mode = 'max-autotune' if a else 'reduce-overhead'")
+    assert mode(found) is None
+    (tmp_path / "experiment").mkdir()
+    (tmp_path / "experiment" / "mine.yaml").write_text(found.yaml())
+    read = compose(["experiment=mine", "mode=max-autotune"], config_dirs=[str(tmp_path)]).tree
+    assert read["mode"]["name"] == "max-autotune"
+    assert read["compiler"]["experimental_config"]["frozen_parameter"] is bool(also)
 
 
 @pytest.mark.parametrize(

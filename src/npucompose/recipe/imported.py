@@ -85,7 +85,8 @@ class Imported:
         body = {name: _differing(value, base.get(name)) for name, value in wanted.items()}
         body = {name: value for name, value in body.items() if value not in ({}, None)}
         text = yaml.safe_dump(body, sort_keys=False, allow_unicode=True, width=100) if body else ""
-        return "\n".join([*lines, "defaults:", *overrides]) + ("\n\n" + text if text else "\n")
+        lines += ["defaults:", *overrides] if overrides else []
+        return "\n".join(lines) + ("\n\n" + text if text else "\n")
 
 
 def import_file(
