@@ -24,7 +24,9 @@ from tests.sinking.serving_models import CASES
 
 
 def session_of(target: str, name: str, mode: str) -> Session:
-    chosen = [f"target={target}", f"mode={mode}"] + (["tiling=sink"] if mode == "max-autotune" else [])
+    chosen = [f"target={target}", "target.soc=ascend910b", f"mode={mode}"] + (
+        ["tiling=sink"] if mode == "max-autotune" else []
+    )
     if name not in CASES:
         model, shapes, *options = name.split(":")
         asked = [f"model={model}", f"shapes={shapes}", *(f"model.{option}" for option in options)]

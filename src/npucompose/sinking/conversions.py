@@ -81,7 +81,9 @@ def _raises(op: Op, wheel: WheelOperators, question: SinkingQuestion) -> tuple[s
     product = {} if question.product is None else {ARCH35: repr(question.product == "ascend950")}
     conditions = guards(_row(op, wheel).refuses)
     known = wheel.given_there(op.overload, op.constants)
-    given = {**by_place(_row(op, wheel).refuses, known, op.parameters), **product}
+    # Another operator's converter takes its arguments in another order.
+    in_order = op.parameters if wheel.on_the_device(op.overload) == op.overload else ()
+    given = {**by_place(_row(op, wheel).refuses, known, in_order), **product}
     found = {one: holds(one, given, wheel.lists.ge_types) for one in conditions}
     return next((one for one in conditions if found[one]), ""), next(
         (one for one in conditions if found[one] is None), ""
