@@ -79,15 +79,14 @@ def _fix(op: Op, wheel: WheelOperators, question: SinkingQuestion) -> str:
 def _raises(op: Op, wheel: WheelOperators, question: SinkingQuestion) -> tuple[str, str]:
     """(a condition that holds of this call, one that is undecided), of those under which the converter raises."""
     product = {} if question.product is None else {ARCH35: repr(question.product == "ascend950")}
-    conditions = guards(_row(op, wheel).refuses)
+    refuses = _row(op, wheel).refuses
     known = wheel.given_there(op.overload, op.constants)
     # Another operator's converter takes its arguments in another order.
     in_order = op.parameters if wheel.on_the_device(op.overload) == op.overload else ()
-    given = {**by_place(_row(op, wheel).refuses, known, in_order), **product}
-    found = {one: holds(one, given, wheel.lists.ge_types) for one in conditions}
-    return next((one for one in conditions if found[one]), ""), next(
-        (one for one in conditions if found[one] is None), ""
-    )
+    given = {**by_place(refuses, known, in_order), **product}
+    found = {one: holds(one, given, wheel.lists.ge_types) for one in guards(refuses)}
+    held = next((one for one in found if found[one]), "")
+    return held, next((one for one in found if found[one] is None), "")
 
 
 def doubts(graph: FxFacts, question: SinkingQuestion, table: OperatorTable) -> tuple[Doubt, ...]:
