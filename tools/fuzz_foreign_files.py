@@ -111,7 +111,7 @@ def read(folder: Path, files: dict[str, bytes]) -> Iterator[str]:
     def of_tensor(name: str) -> object:
         if not name.endswith("safetensors"):
             return load(folder / name)
-        from safetensors import SafetensorError, safe_open
+        from safetensors import SafetensorError, safe_open  # pyright: ignore[reportMissingImports]  an extra
 
         try:
             with safe_open(folder / name, framework="pt") as there:
