@@ -45,7 +45,12 @@ def open_regular(path: str | os.PathLike[str], most_bytes: int, *, named: bool =
 def read_bytes(path: str | os.PathLike[str], most_bytes: int, *, named: bool = False) -> bytes:
     """All that is in the file, as `open_regular` opens it."""
     with open_regular(path, most_bytes, named=named) as file:
-        data = file.read(most_bytes + 1)  # it may be longer than it says, or grow meanwhile
+        return read_open(file, most_bytes)
+
+
+def read_open(file: BinaryIO, most_bytes: int) -> bytes:
+    """All that is in an opened file from here on; it may be longer than it says, or grow meanwhile."""
+    data = file.read(most_bytes + 1)
     if len(data) > most_bytes:
         raise UnusableFile(f"is longer than {most_bytes:,} bytes and is not read")
     return data

@@ -11,10 +11,12 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
+import fcntl
 import gc
 import json
 import os
 import pkgutil
+import select
 import selectors
 import signal
 import socket
@@ -24,7 +26,7 @@ import tempfile
 import threading
 import time
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -47,10 +49,11 @@ def main() -> None:
     connection = socket.socket(fileno=int(sys.argv[2]))
     connection.set_inheritable(False)
     gc.disable()  # nearly all that is made here stays
-    for wanted in json.loads(sys.argv[3]):
-        found = pkgutil.resolve_name(wanted)
-        if ":" in wanted:
-            found()  # something that is read once and kept
+    with ending_with(connection):
+        for wanted in json.loads(sys.argv[3]):
+            found = pkgutil.resolve_name(wanted)
+            if ":" in wanted:
+                found()  # something that is read once and kept
     gc.collect()
     gc.enable()
     gc.freeze()  # what is loaded stays shared with the workers: the collector would touch, and so copy, every page
@@ -58,6 +61,29 @@ def main() -> None:
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(0)  # what it has loaded needs no taking down, and somebody waits
+
+
+@contextlib.contextmanager
+def ending_with(connection: socket.socket) -> Iterator[None]:
+    """Meanwhile the process ends as soon as the other end of the socket is gone, whatever it is doing: what it loads
+    takes seconds, and a parent that was interrupted at once does not wait for it."""
+    other_end = select.poll()
+    other_end.register(connection, 0)
+
+    def look(*signalled: object) -> None:
+        if other_end.poll(0):
+            os._exit(0)
+
+    flags = fcntl.fcntl(connection, fcntl.F_GETFL)
+    before = signal.signal(signal.SIGIO, look)
+    fcntl.fcntl(connection, fcntl.F_SETOWN, os.getpid())
+    fcntl.fcntl(connection, fcntl.F_SETFL, flags | os.O_ASYNC)
+    try:
+        look()  # it may have gone before
+        yield
+    finally:
+        fcntl.fcntl(connection, fcntl.F_SETFL, flags)
+        signal.signal(signal.SIGIO, before)
 
 
 @frozen(kw_only=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -10,6 +11,9 @@ from pathlib import Path
 import pytest
 
 from npucompose import executed_caches
+from npucompose.compose.check import check
+from npucompose.compose.tree import compose
+from npucompose.experiment.job import set_up_worker, worker_task
 
 ANOTHER = 65534
 ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="only root can be two users")
@@ -111,6 +115,27 @@ def test_where_our_own_cache_is_no_better_the_code_is_this_process_s_alone(tempo
     instead = Path(used_instead() or "")
     assert instead.parent == temporary
     assert instead.stat().st_mode & 0o777 == 0o700
+
+
+def test_a_run_looks_through_the_caches_once_and_none_of_its_workers_does(
+    temporary: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    walked: list[Path] = []
+    monkeypatch.setattr(executed_caches.private, "doubt_within", lambda folder, root: walked.append(folder))
+    usual(temporary).mkdir()
+    usual(temporary).chmod(0o755)
+    checked = check(compose(["model=add", "pipeline=compile_only"]))
+    assert walked == [], "what is composed and checked compiles nothing"
+    tasks = [worker_task(checked, "a:b", {"n": n}, tmp_path / "log") for n in range(2)]
+    assert walked == [usual(temporary)]
+    monkeypatch.setattr(executed_caches, "_SEEN", set())  # as in another process
+    set_up_worker(json.loads(json.dumps(tasks[1].payload)))
+    executed_caches.make_private()
+    assert walked == [usual(temporary)]
+    monkeypatch.setattr(executed_caches, "_SEEN", set())
+    set_up_worker({"n": 0})  # on another machine
+    executed_caches.make_private()
+    assert walked == [usual(temporary)] * 2
 
 
 @pytest.mark.slow

@@ -17,6 +17,8 @@ from pathlib import Path
 
 from attrs import frozen
 
+from tools.repositories import git
+
 ROOT = Path(__file__).resolve().parents[1]
 ALIKE = 0.75
 
@@ -68,23 +70,21 @@ def _alike(one: Test, other: Test) -> float:
     return matcher.ratio() if matcher.real_quick_ratio() >= ALIKE and matcher.quick_ratio() >= ALIKE else 0.0
 
 
-def _git(*words: str) -> str:
-    return subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True, check=True).stdout
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(prog="moved_tests", description=__doc__)
     parser.add_argument("commit")
     given = parser.parse_args()
     try:
-        names = _git("ls-tree", "-r", "--name-only", given.commit, "tests").splitlines()
+        names = git(ROOT, "ls-tree", "-r", "--name-only", given.commit, "tests").splitlines()
     except subprocess.CalledProcessError as error:
         print(error.stderr.strip())
         return 2
-    old = [t for name in names if name.endswith(".py") for t in tests_of(name, _git("show", f"{given.commit}:{name}"))]
+    old = [
+        t for name in names if name.endswith(".py") for t in tests_of(name, git(ROOT, "show", f"{given.commit}:{name}"))
+    ]
     files = sorted((ROOT / "tests").rglob("*.py"))
     new = [t for file in files for t in tests_of(file.relative_to(ROOT).as_posix(), file.read_text(encoding="utf-8"))]
-    changes = _git("diff", "--name-status", "--find-renames=40%", "--diff-filter=R", given.commit, "--", "tests")
+    changes = git(ROOT, "diff", "--name-status", "--find-renames=40%", "--diff-filter=R", given.commit, "--", "tests")
     renamed = {was: now for _, was, now in (line.split("\t") for line in changes.splitlines())}
     made = found_again(old, new, renamed)
     for test, now in made.items():

@@ -11,13 +11,13 @@ from __future__ import annotations
 import argparse
 import json
 import re
-import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from npucompose.capture.codes import DATA
+from tools.repositories import git
 
 HEADERS = (
     "include/external/acl/acl_base_rt.h",
@@ -55,11 +55,6 @@ def read(repository: Path) -> dict[str, Any]:
     headers = {name: git(repository, "show", f"HEAD:{name}") for name in HEADERS}
     codes = codes_of(headers, git(repository, "show", f"HEAD:{TABLE}"))
     return {"source": "hicann/runtime", "commit": commit, "date": date, "table": TABLE, "codes": codes}
-
-
-def git(repository: Path, *words: str, check: bool = True) -> str:
-    """What git prints; without `check` also where it finds nothing."""
-    return subprocess.run(["git", "-C", str(repository), *words], check=check, capture_output=True, text=True).stdout
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -18,7 +18,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from npucompose.vendor.variables import DATA
-from tools.read_error_codes import git
+from tools.repositories import git
 
 _NAME = re.compile(r"[A-Z][A-Z0-9_]{2,}")
 _LINES = (

@@ -5,7 +5,9 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
+from typing import BinaryIO
 
 from attrs import evolve
 
@@ -13,7 +15,7 @@ from npucompose.errors import ConfigError
 from npucompose.results.artefacts import FileFacts
 from npucompose_extensions.artefacts import dumps, logs
 from npucompose_extensions.artefacts.artefact import FORMS, Artefact, GraphRead, Mark
-from npucompose_extensions.artefacts.text import LIMIT_BYTES, blocks_of, size_of, text_of
+from npucompose_extensions.artefacts.text import LIMIT_BYTES, blocks_of, opened, text_of
 from npucompose_extensions.device_files import (
     captured_graphs,
     fx_listings,
@@ -45,9 +47,10 @@ def read(path: Path | str, *, limit: int = LIMIT_BYTES) -> Artefact | FileFacts:
     path = Path(path)
     if path.is_dir():
         return _folder(path)
-    if (size := size_of(path)) > limit:
-        return _long_log(path, size, limit)
-    text = text_of(path, limit)
+    with opened(path) as file:
+        if (size := os.fstat(file.fileno()).st_size) > limit:
+            return _long_log(path, file, size, limit)
+        text = text_of(path, file, limit)
     try:
         if found := next(filter(None, (reader(text, path.name) for reader in READERS)), None):
             return _with_errors(found, runtime_logs.read(text, path.name))
@@ -66,11 +69,11 @@ def _with_errors(found: Artefact, more: FileFacts | None) -> Artefact | FileFact
     return found if more is None or not more.errors else evolve(more, sinking=found.sinking)
 
 
-def _long_log(path: Path, size: int, limit: int) -> Artefact | FileFacts:
+def _long_log(path: Path, file: BinaryIO, size: int, limit: int) -> Artefact | FileFacts:
     """A log, read in one pass: it takes no more memory than what it says."""
     log, runtime, number, block = logs.CompilerLog(path.name), runtime_logs.RuntimeLog(), 0, b""
     marks = [mark.encode() for mark in (*logs.MARKS, *runtime_logs.marks())]
-    for block in blocks_of(path):
+    for block in blocks_of(path, file):
         if not (log.waits or runtime.waits or any(mark in block for mark in marks)):
             number += block.count(b"\n")
             log.pass_over(block.count(b"\n"), block[-100:].decode("utf-8", "replace"))

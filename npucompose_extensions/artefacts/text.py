@@ -4,15 +4,14 @@ every field is a list, every block a mapping again. Knows no form of an artefact
 from __future__ import annotations
 
 import ast
-import os
 import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, BinaryIO, cast
 
-from airflow_free.foreign_files import UnusableFile, open_regular, read_bytes
+from airflow_free.foreign_files import UnusableFile, open_regular, read_open
 from npucompose.errors import ConfigError
 
 Message = dict[str, list[Any]]
@@ -29,26 +28,21 @@ BLOCK, LONGEST_LINE = 1 << 20, 64 << 10
 
 
 @contextmanager
-def readable(path: Path) -> Iterator[None]:
-    """What the system refuses of a file becomes a ConfigError."""
+def opened(path: Path) -> Iterator[BinaryIO]:
+    """The file, for all that is asked of it. ConfigError for what the system refuses, and for a pipe or a device, which
+    would never end."""
     try:
-        yield
+        with open_regular(path, sys.maxsize, named=True) as file:
+            yield file
     except UnusableFile as error:
         raise ConfigError(f"{path} {error}; logs and dumps are read from files.") from None
     except OSError as error:
         raise ConfigError(f"{path} cannot be read: {error.strerror or error}.") from error
 
 
-def size_of(path: Path) -> int:
-    """Of a file in bytes; ConfigError where it cannot be read, or is a pipe or a device, which would never end."""
-    with readable(path), open_regular(path, sys.maxsize, named=True) as file:
-        return os.fstat(file.fileno()).st_size
-
-
-def text_of(path: Path, limit: int) -> str:
-    """The file's text; ConfigError when it cannot be read, is empty, binary, or has more than `limit` bytes."""
-    with readable(path):
-        data = read_bytes(path, limit, named=True)
+def text_of(path: Path, file: BinaryIO, limit: int) -> str:
+    """The text of what was opened there; ConfigError when it is empty, binary, or has grown to more than `limit`."""
+    data = read_open(file, limit)
     if not data.strip():
         raise ConfigError(f"{path} is empty.")
     _refuse_binary(path, data)
@@ -66,17 +60,16 @@ def _refuse_binary(path: Path, data: bytes) -> None:
         )
 
 
-def blocks_of(path: Path) -> Iterator[bytes]:
+def blocks_of(path: Path, file: BinaryIO) -> Iterator[bytes]:
     """A file of any length in parts of about BLOCK bytes that end with a line; of a longer line its beginning."""
-    with readable(path), open_regular(path, sys.maxsize, named=True) as file:
-        while block := file.read(BLOCK):
-            block += file.readline(LONGEST_LINE)
-            _refuse_binary(path, block)
-            end = block.endswith(b"\n")
-            while not end and (more := file.readline(LONGEST_LINE)):
-                end = more.endswith(b"\n")
-                block += b"\n" * end
-            yield block
+    while block := file.read(BLOCK):
+        block += file.readline(LONGEST_LINE)
+        _refuse_binary(path, block)
+        end = block.endswith(b"\n")
+        while not end and (more := file.readline(LONGEST_LINE)):
+            end = more.endswith(b"\n")
+            block += b"\n" * end
+        yield block
 
 
 def cut_off(name: str, why: str) -> ConfigError:

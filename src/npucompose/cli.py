@@ -357,10 +357,8 @@ def _composer(arguments: argparse.Namespace) -> Composer:
 
 def _hydra(arguments: argparse.Namespace, program: str, composer: Composer, task: Callable[[Any], None]) -> int:
     """Hydra around `task`: it makes the run folder, .hydra/ and run.log."""
-    from npucompose import executed_caches
     from npucompose.compose.hydra_loader import run_application
 
-    executed_caches.make_private()  # here, so that it is said once, and workers inherit the places
     before = sys.argv
     sys.argv = [program.split()[0], *sys.argv[1:]]  # Hydra's help says it
     try:

@@ -12,7 +12,7 @@ import re
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 
@@ -46,9 +46,13 @@ CACHES = (
 )
 
 
-def make_private() -> None:
+def make_private() -> tuple[str, ...]:
     """Have every such cache lie where nobody else could have written; one that does not is left alone, and reported in
-    a line on stderr with the folder that takes its place. Called before a compiler looks for its cache."""
+    a line on stderr with the folder that takes its place. The places that are used.
+
+    Called before a compiler looks for its cache, by who starts the process of that: all that lies in them is looked at
+    once, and the workers `take` the answer.
+    """
     for cache in CACHES:
         given = os.environ.get(cache.variable)
         place = Path(given) if given else cache.usual()
@@ -66,6 +70,12 @@ def make_private() -> None:
             os.environ[cache.variable] = str(instead)
             place = instead
         _SEEN.add(place)
+    return tuple(map(str, _SEEN))
+
+
+def take(places: Iterable[str]) -> None:
+    """What the process that started this one has looked at, on this machine and a moment ago."""
+    _SEEN.update(map(Path, places))
 
 
 _SEEN: set[Path] = set()

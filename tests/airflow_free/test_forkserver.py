@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import faulthandler
 import gc
@@ -76,6 +77,13 @@ def test_the_boot_line_loads_what_is_wanted_freezes_it_and_serves(
     module.deep = SimpleNamespace(read=noting(calls, "read"))
     monkeypatch.setitem(sys.modules, "made_for_this_test", module)
     ours, theirs = socket.socketpair()
+
+    @contextlib.contextmanager
+    def ending_with(connection: socket.socket) -> Iterator[None]:
+        calls.append(("begins", connection.fileno()))
+        yield
+        calls.append(("ends",))
+
     handle = theirs.detach()
     os.set_inheritable(handle, True)
     served: list[socket.socket] = []
@@ -84,6 +92,7 @@ def test_the_boot_line_loads_what_is_wanted_freezes_it_and_serves(
         forkserver, "_Server", lambda connection: served.append(connection) or SimpleNamespace(serve=serve)
     )
     monkeypatch.setattr(forkserver, "leave_a_trace", noting(calls, "trace"))
+    monkeypatch.setattr(forkserver, "ending_with", ending_with)
     for name in ("disable", "collect", "enable", "freeze"):
         monkeypatch.setattr(gc, name, noting(calls, name))
     monkeypatch.setattr(sys, "stdout", SimpleNamespace(flush=noting(calls, "out")))
@@ -93,7 +102,8 @@ def test_the_boot_line_loads_what_is_wanted_freezes_it_and_serves(
     with pytest.raises(Ended) as ended:
         forkserver.main()
     assert ended.value.args == (0,)
-    loads, serves = [("disable",), ("read",), ("collect",), ("enable",), ("freeze",)], [("serve",), ("out",), ("err",)]
+    loads = [("disable",), ("begins", handle), ("read",), ("ends",), ("collect",), ("enable",), ("freeze",)]
+    serves = [("serve",), ("out",), ("err",)]
     assert calls == [("trace",), *loads, *serves]
     assert "colorsys" in sys.modules
     assert (served[0].fileno(), served[0].get_inheritable()) == (handle, False)

@@ -7,6 +7,7 @@ import os
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,7 +17,57 @@ import pytest
 
 from airflow_free import forkserver
 from airflow_free.forkserver import ForkServer, WorkerTask
-from airflow_free.outcome import GRACE_S, Limits
+from airflow_free.outcome import GRACE_S, Limits, Outcome
+from airflow_free.pool import Pool
+
+
+@pytest.fixture
+def slow_to_load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """What loads until the file `go` is there, or for a minute; `begun` says that it has begun."""
+    lines = ("import time, pathlib", f"place = pathlib.Path({str(tmp_path)!r})", "(place / 'begun').touch()",
+             "for n in range(6000):", "    time.sleep(0.01)", "    if (place / 'go').exists(): break")  # fmt: skip
+    (tmp_path / "slow_to_load.py").write_text("\n".join(lines))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    return "slow_to_load"
+
+
+def begun(server: ForkServer, place: Path) -> None:
+    deadline = time.monotonic() + 30
+    while not (place / "begun").exists():
+        assert server.process.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize("when", ["before it loads", "while it loads"])
+def test_a_server_whose_parent_is_gone_does_not_go_on_loading(when: str, slow_to_load: str, tmp_path: Path) -> None:
+    server = ForkServer.start(None, (slow_to_load,), tmp_path / "log")
+    if when == "while it loads":
+        begun(server, tmp_path)
+    server.connection.close()
+    assert server.process.wait(20) == 0
+    assert (tmp_path / "log").read_text() == ""
+
+
+def test_an_order_that_comes_while_it_loads_is_no_end(slow_to_load: str, tmp_path: Path) -> None:
+    """Negative control: what arrives on the socket wakes it, too."""
+    with Pool(tmp_path / "log") as pool:
+        task = WorkerTask(
+            entry="bakery:echo", payload={"n": 1}, time_limit_s=60, log_path=tmp_path / "job.log",
+            loaded=(slow_to_load,),
+        )  # fmt: skip
+        pool.start(task)
+        (server,) = pool.servers.values()
+        begun(server, tmp_path)
+        assert server.process.poll() is None
+        (tmp_path / "go").touch()
+        ends = [event for event in iter_events(pool) if isinstance(event, Outcome)]
+    assert [end.status for end in ends] == ["done"]
+
+
+def iter_events(pool: Pool) -> Iterator[object]:
+    while pool.running:
+        yield from (event for _, event in pool.events())
 
 
 @pytest.fixture

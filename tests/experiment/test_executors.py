@@ -17,10 +17,11 @@ from airflow_free.executors.local import LocalExecutor
 from airflow_free.executors.ray import RayOptions
 from airflow_free.executors.slurm import SlurmOptions
 from airflow_free.store import Store
+from npucompose import executed_caches
 from npucompose.compose.tree import compose
 from npucompose.errors import MissingExtra, NpuComposeError
 from npucompose.experiment import orchestrator, run
-from npucompose.experiment.job import Job
+from npucompose.experiment.job import CACHES, Job
 from npucompose.experiment.run import ActiveRun
 from npucompose.experiment.sweep.plan import check_installed
 from npucompose.experiment.sweep.run import executor_of
@@ -57,7 +58,8 @@ def test_a_run_is_a_task_for_this_machine_and_another_for_a_node(
     job = Job.from_composed(compose(["model=add", "pipeline=check", "pipeline.time_limit_s=9"]))
     one = ActiveRun.begin(job, tmp_path / "run", Store(tmp_path / "store"))
     task, remote = one.task, one.remote_task
-    assert (task.entry, task.payload, task.time_limit_s) == (run.ENTRY, one.payload, 9)
+    sent = {**one.payload, CACHES: executed_caches.make_private()}
+    assert (task.entry, task.payload, task.time_limit_s) == (run.ENTRY, sent, 9)
     assert (task.log_path, task.program) == (tmp_path / "run" / "run.log", "npucompose")
     assert task.limits.memory_name == "pipeline.memory_limit_mb"
     assert task.environment == orchestrator.worker_environment(job.checked.target.environment())

@@ -12,11 +12,13 @@ import pytest
 
 from airflow_free.forkserver import WorkerTask
 from airflow_free.outcome import Limits, Outcome
+from npucompose import executed_caches
 from npucompose.arguments import command_line
 from npucompose.compose.check import check
 from npucompose.compose.tree import compose
 from npucompose.errors import CompileError, ConfigError
 from npucompose.experiment import explain
+from npucompose.experiment.job import CACHES
 from npucompose.registry import Registry
 from npucompose.results.artefacts import FileFacts, FxListing, KernelTimes
 from npucompose.results.explanation import Explanation
@@ -150,7 +152,12 @@ def test_an_explanation_is_made_in_a_worker_with_the_experiment_s_limits(worker:
     files = str(task.log_path.parent / "files")
     assert (task.entry, task.payload) == (
         "m:f",
-        {"tree": composed.tree, "provenance": composed.provenance, "files": files},
+        {
+            "tree": composed.tree,
+            "provenance": composed.provenance,
+            "files": files,
+            CACHES: executed_caches.make_private(),
+        },
     )
     assert (task.time_limit_s, task.limits) == (7, Limits.from_mib(2, 3000, "pipeline.memory_limit_mb"))
     assert task.log_path.name == "run.log"

@@ -24,7 +24,7 @@ from npucompose.compose.check import Checked, check
 from npucompose.compose.tree import Composed, compose
 from npucompose.console import console, prints_apart
 from npucompose.errors import CompileError, ConfigError, NpuComposeError, RejectedError, listed
-from npucompose.experiment.job import LOG, settings_of, worker_task
+from npucompose.experiment.job import LOG, set_up_worker, settings_of, worker_task
 from npucompose.experiment.stages import STAGES
 from npucompose.experiment.tracking import TRACKERS
 from npucompose.models import MODELS
@@ -225,6 +225,7 @@ def _session(payload: Mapping[str, Any]) -> Session:
     from npucompose.compose.session import Session
     from npucompose.targets.base import Folders
 
+    set_up_worker(payload)
     composed = Composed(tree=payload["tree"], provenance=payload["provenance"])
     # What the vendor's compiler writes where it is asked to is no answer, and goes with the folder.
     session = Session(check(composed), Folders(files=Path(payload["files"])))

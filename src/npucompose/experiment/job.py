@@ -15,6 +15,7 @@ from airflow_free.forkserver import WorkerTask
 from airflow_free.keys import Ingredients, code_digests, digest, plain
 from airflow_free.outcome import Limits
 from airflow_free.stage import Stage
+from npucompose import executed_caches
 from npucompose.compose.check import Checked, SectionCache, check
 from npucompose.compose.tree import Composed
 from npucompose.errors import ConfigError, raise_for, unknown
@@ -58,6 +59,8 @@ NOT_IN_A_KEY = ("search", "executor", "retry", "tracker")
 WHERE_IT_RUNS = frozenset({"target", "pipeline", "benchmark", "executor", "search", "tracker", "retry", "expect"})
 """Sections that a device kit does not take along: where and how an experiment is run here."""
 DEVICES = "device"
+CACHES = "caches"
+"""Of a payload: folders of compiled code that no worker has to look through again."""
 """Folder beside the store of what result files of devices say, asked whenever an experiment for an NPU is checked."""
 
 
@@ -258,17 +261,24 @@ def settings_of(checked: Checked) -> tuple[Setting, ...]:
 
 
 def worker_task(checked: Checked, entry: str, payload: Mapping[str, Any], log_path: Path) -> WorkerTask:
-    """`entry` called with `payload`, within the limits of the experiment and in the environment of its target."""
+    """`entry` called with `payload` and the caches of compilers, within the limits of the experiment and in the
+    environment of its target."""
     pipeline = checked.experiment.pipeline
+    caches = executed_caches.make_private()  # first: it sets variables of that environment
     return WorkerTask(
         entry=entry,
-        payload=payload,
+        payload={**payload, CACHES: caches},
         time_limit_s=pipeline.time_limit_s,
         log_path=log_path,
         limits=Limits.from_mib(pipeline.log_limit_mb, pipeline.memory_limit_mb, "pipeline.memory_limit_mb"),
         environment=worker_environment(checked.target.environment()),
         program=PROGRAM,
     )
+
+
+def set_up_worker(payload: Mapping[str, Any]) -> None:
+    """In the worker, before anything is compiled."""
+    executed_caches.take(payload.get(CACHES, ()))
 
 
 def device_folder(device: str) -> Path:

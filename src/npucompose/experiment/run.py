@@ -24,7 +24,7 @@ from npucompose import activity
 from npucompose.compose.tree import Composed
 from npucompose.errors import CompileError, ConfigError, NpuComposeError, RejectedError
 from npucompose.experiment.assemble import assembled
-from npucompose.experiment.job import LOG, Job, worker_task
+from npucompose.experiment.job import LOG, Job, set_up_worker, worker_task
 from npucompose.experiment.lock import Locked
 from npucompose.experiment.orchestrator import remote_environment, store_at
 from npucompose.experiment.stages.benchmark import PROFILE
@@ -234,6 +234,7 @@ def work(payload: Mapping[str, Any], notify: Notify) -> dict[str, Any]:
     from npucompose.measure.environment import environment
     from npucompose.targets.base import Folders
 
+    set_up_worker(payload)
     job = Job.from_composed(Composed(tree=payload["tree"], provenance=payload["provenance"]))
     store, files = store_at(payload["store"]), Path(payload["files"])
     activity.listen(lambda words: notify(Event(kind="progress", text=words)))
