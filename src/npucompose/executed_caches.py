@@ -63,7 +63,7 @@ def make_private() -> tuple[str, ...]:
                 place.mkdir(mode=0o700)
         found = _doubt(place)
         if found is not None:
-            instead = _place_of_ours(cache.name)
+            instead = place_of_ours(cache.name)
             print(
                 f"npucompose: the compiled code in {place} is not used, {found.words}; {instead} is.", file=sys.stderr
             )
@@ -90,8 +90,8 @@ def _doubt(place: Path) -> private.AccessDoubt | None:
     return found
 
 
-def _place_of_ours(name: str) -> Path:
-    """In our own cache; where that cannot be had, for this process alone."""
+def place_of_ours(name: str) -> Path:
+    """A folder in our own cache; where that cannot be had, for this process alone."""
     place = cache_dir() / "compiled" / name
     try:
         private.make(place, cache_dir())

@@ -15,7 +15,7 @@ from report.report_examples import FULL
 from airflow_free.outcome import Limits, Outcome
 from airflow_free.stage import Finished, ignore
 from airflow_free.store import Record, Store
-from npucompose import activity
+from npucompose import activity, private
 from npucompose.arguments import command_line
 from npucompose.compose.tree import Composer, compose
 from npucompose.errors import ConfigError, NpuComposeError, RejectedError
@@ -420,17 +420,36 @@ def test_the_texts_of_graphs_are_written_side_by_side(tmp_path: Path) -> None:
     assert {path.name: path.read_text() for path in (tmp_path / "graphs").iterdir()} == {"a.txt": "1", "b.txt": "3"}
 
 
-def test_compiled_graphs_are_thrown_away_where_the_stage_must_see_a_compilation(job: Job, tmp_path: Path) -> None:
-    store = Store(tmp_path)
-    key = job.keys["compile"]
-    folder = tmp_path / "compiled" / key
+@pytest.fixture
+def cached(job: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Job:
+    monkeypatch.setenv("NPUCOMPOSE_CACHE", str(tmp_path / "cache"))
+    asked = job.checked.experiment
+    asked = attrs.evolve(asked, compile=attrs.evolve(asked.compile, cache=True))
+    return attrs.evolve(job, checked=attrs.evolve(job.checked, experiment=asked))
+
+
+def test_compiled_graphs_are_thrown_away_where_the_stage_must_see_a_compilation(cached: Job, tmp_path: Path) -> None:
+    store = Store(tmp_path / "store")
+    folder = experiment._cache(cached, store)
+    assert folder is not None
     folder.mkdir(parents=True)
-    assert experiment._cache(job, store) == folder
+    assert experiment._cache(cached, store) == folder
     assert not folder.exists()
     folder.mkdir()
-    store.write(Record(stage="compile", key=key, facts={}, seconds=1.0))
-    assert experiment._cache(job, store) == folder
+    store.write(Record(stage="compile", key=cached.keys["compile"], facts={}, seconds=1.0))
+    assert experiment._cache(cached, store) == folder
     assert folder.is_dir()
+
+
+def test_compiled_graphs_lie_in_a_folder_of_our_own_for_each_store(cached: Job, job: Job, tmp_path: Path) -> None:
+    folders = {experiment._cache(cached, Store(tmp_path / name)) for name in ("one", "other")}
+    assert len(folders) == 2
+    for folder in folders:
+        assert folder is not None
+        assert folder.is_relative_to(tmp_path / "cache")
+        assert private.doubt(folder.parent, tmp_path / "cache") is None
+        assert (tmp_path / "cache" / "compiled").stat().st_mode & 0o777 == 0o700
+    assert experiment._cache(job, Store(tmp_path)) is None, "nothing is to be kept"
 
 
 def test_a_run_s_worker_gets_the_limits_of_the_pipeline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

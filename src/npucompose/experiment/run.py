@@ -16,11 +16,12 @@ from attrs import frozen
 
 from airflow_free.executors import RemoteTask, remote_task
 from airflow_free.forkserver import WorkerTask
+from airflow_free.keys import digest
 from airflow_free.outcome import Outcome
 from airflow_free.pool import run_in_worker
 from airflow_free.stage import Event, Finished, Notify, Runner, StageFailed, ignore
 from airflow_free.store import Store, write_atomically
-from npucompose import activity
+from npucompose import activity, executed_caches
 from npucompose.compose.tree import Composed
 from npucompose.errors import CompileError, ConfigError, NpuComposeError, RejectedError
 from npucompose.experiment.assemble import assembled
@@ -48,6 +49,8 @@ LOADED = (
 )  # fmt: skip
 """What every job needs beside what its target does; behind a colon, a function whose result is read once and kept."""
 FILES = "torchair"
+COMPILED = "torchair"
+"""The folder of compiled graphs in the cache."""
 """Folder of the run directory for what the vendor's compiler writes."""
 LOCKED = (0, 1)
 """Exit statuses of a run that went to its end: it leaves a recipe.lock.yaml."""
@@ -301,14 +304,16 @@ def _known_all_the_same(session: Session, cause: Exception) -> dict[str, Any]:
 
 
 def _cache(job: Job, store: Store) -> Path | None:
-    """The folder of this experiment's compiled graphs; empty where the compile stage has no record, None without one.
+    """The folder of this experiment's compiled graphs; empty where the compile stage has no record, None
+    without that stage, and where none are to be kept.
 
     Then the stage runs, and must see a compilation: a graph that was loaded leaves no account of passes and graphs.
+    Graphs are code, and a store may have come with a stranger's folder: they lie apart, for the store of this place.
     """
     key = job.keys.get("compile")
-    if key is None:
+    if key is None or not job.checked.experiment.compile.cache:
         return None
-    folder = store.root / "compiled" / key
+    folder = executed_caches.place_of_ours(COMPILED) / digest(str(store.root.resolve()))[:16] / key
     if store.read("compile", key) is None:
         shutil.rmtree(folder, ignore_errors=True)
     return folder

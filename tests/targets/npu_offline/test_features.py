@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,9 @@ import pytest
 import torch
 from targets.npu_offline.needs import offline
 
+from airflow_free.keys import digest
+from npucompose import executed_caches
+from npucompose.experiment.run import COMPILED
 from tests.npu.place import ROOT, process
 
 PLAN = "streams=mm_abs_sub"  # abs and sub on a stream of their own
@@ -161,8 +165,40 @@ def test_a_second_process_loads_what_the_first_compiled(mode: str, tmp_path: Pat
     assert second["numerics"]["bitwise"]
     assert [graph["nodes_after"] for graph in second["graphs"]] == [graph["nodes_after"] for graph in first["graphs"]]
     assert litter(tmp_path) == set()
-    (kept,) = (tmp_path / ".npucompose" / "compiled").rglob("compiled_module")
+    (kept,) = kept_in(tmp_path).rglob("compiled_module")
     assert kept.stat().st_size > 0
+    shutil.rmtree(kept_in(tmp_path))
+
+
+def kept_in(folder: Path) -> Path:
+    """Where the graphs of the store in `folder` are kept."""
+    return executed_caches.place_of_ours(COMPILED) / digest(str((folder / ".npucompose").resolve()))[:16]
+
+
+@offline
+@pytest.mark.slow
+@pytest.mark.parametrize("place", ["the store", "the cache"])
+def test_no_compiled_graph_of_a_store_that_came_with_a_folder_is_run(place: str, tmp_path: Path) -> None:
+    """What is planted is a genuine graph whose source was changed; in the cache, as a control, it does run."""
+    chosen = ("mode=npugraph_ex", "model=mlp", "compile.cache=true")
+    assert run(tmp_path, *chosen, "pipeline=compile_only")[1]["npu"]["cache"] == "saved"
+    (kept,) = kept_in(tmp_path).rglob("compiled_module")
+    source = b"import threading\nfrom collections import OrderedDict"
+    other = b'from collections import OrderedDict;open("ran","w")'
+    changed = kept.read_bytes().replace(source, other.ljust(len(source), b"#"))
+    assert changed != kept.read_bytes()
+    if place == "the store":
+        planted = tmp_path / ".npucompose" / "compiled" / kept.relative_to(kept_in(tmp_path))
+        planted.parent.mkdir(parents=True)
+        planted.write_bytes(changed)
+        shutil.rmtree(kept_in(tmp_path))
+    else:
+        kept.write_bytes(changed)
+    status, report, error = run(tmp_path, *chosen)
+    assert status == 0, error
+    assert report["npu"]["cache"] == ("saved" if place == "the store" else "loaded")
+    assert (tmp_path / "ran").exists() == (place == "the cache")
+    shutil.rmtree(kept_in(tmp_path))
 
 
 @offline
