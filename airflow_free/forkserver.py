@@ -33,11 +33,12 @@ from typing import Any, NoReturn
 from attrs import asdict, field, frozen
 
 from airflow_free.errors import OrchestratorError, exit_status_of, paragraph
+from airflow_free.fresh_python import FIRST
 from airflow_free.outcome import GRACE_S, STACK_SIGNAL, Limits
 from airflow_free.processes import adopt_orphans, below, child_bell
 from airflow_free.supervisor import ENDING_S, supervise
 
-BOOT = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from airflow_free.forkserver import main; main()"
+BOOT = FIRST + "import json; sys.path[:] = json.loads(sys.argv[1]); from airflow_free.forkserver import main; main()"
 """Instead of `-m airflow_free.forkserver`: that would need this package on the path before the path could be set."""
 FILES_OF_A_TASK = 4
 """Its text, the pipe for its messages, its log, the socket of its supervisor."""

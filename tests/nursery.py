@@ -328,11 +328,13 @@ class Warm:
         return getattr(subprocess, name)
 
     def run(self, words: list[str], **options: Any) -> subprocess.CompletedProcess[Any]:
-        if words[1:2] == ["-m"]:
-            found = importlib.util.find_spec(words[2])
+        from airflow_free.fresh_python import RUN_MODULE
+
+        if words[1:3] == ["-c", RUN_MODULE]:
+            found = importlib.util.find_spec(words[3])
             assert found is not None
             assert found.origin is not None
-            words = _through(address(options["env"]), found.origin, *words[3:])
+            words = _through(address(options["env"]), found.origin, *words[4:])
         return subprocess.run(words, **options)
 
     def Popen(self, words: list[str], **options: Any) -> subprocess.Popen[bytes]:

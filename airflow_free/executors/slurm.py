@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import math
+import os
 import signal
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,6 +21,7 @@ from attrs import field, frozen
 from airflow_free.errors import OrchestratorError, first_line, paragraph
 from airflow_free.executors import ActiveRun, Executor, Job, fulfil_here
 from airflow_free.forkserver import WorkerTask
+from airflow_free.fresh_python import SAFE_PATH
 from airflow_free.outcome import Outcome
 from airflow_free.stage import Event
 
@@ -54,6 +56,7 @@ class SlurmExecutor(Executor):
     def __init__(self, options: SlurmOptions, folder: Path) -> None:
         self.options = options
         self.submitit = importlib.import_module("submitit")
+        os.environ.update(SAFE_PATH)  # sbatch hands it on to the `python -m submitit` of a node
         try:
             self.executor = self.submitit.AutoExecutor(folder=folder / FOLDER, cluster=options.cluster)
         except RuntimeError as error:

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from airflow_free.errors import OrchestratorError
+from airflow_free.fresh_python import SAFE_PATH
 from airflow_free.ledger import Trial
 from npucompose.experiment import tracking
 from npucompose.experiment.sweep.run import PointLedger
@@ -289,7 +290,8 @@ def test_the_tracker_s_process_gets_the_order_and_its_account_is_told(
         "name": "mlflow", "place": None, "experiment": "mine", "store": str(tmp_path.resolve() / "store"),
         "folders": [str(tmp_path.resolve() / name) for name in "ab"],
     }  # fmt: skip
-    assert options == {"capture_output": True, "text": True, "timeout": 80.0, "check": False}
+    environment = {**SAFE_PATH, **os.environ}
+    assert options == {"capture_output": True, "text": True, "timeout": 80.0, "check": False, "env": environment}
 
 
 def test_nobody_is_told_where_there_is_nothing_to_tell_and_a_tracker_that_hangs_is_left(

@@ -7,9 +7,11 @@ A case is files in a folder `theirs`, and a command beside it. `->x` as content 
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable, Iterator
 from functools import cache
 from hashlib import sha256
+from importlib import metadata
 from typing import Any
 
 import yaml
@@ -380,6 +382,17 @@ def _alone(cases: dict[str, Case]) -> Iterator[Case]:
         yield Case(name=f"run/{name}", files=case.files, command=command, alone=True)
 
 
+def _modules() -> Iterator[Case]:
+    """A folder with a module of each name that a Python could import, in place of the genuine one."""
+    names = {*sys.stdlib_module_names, *metadata.packages_distributions()} - {*sys.builtin_module_names}
+    files = {f"{name}.py": f"open('executed', 'a').write('{name}\\n')\n" for name in names if name.isidentifier()}
+    for name, command in {
+        "a run": ("run", *RUN), "a run on a wheel": ("run", "target=npu_offline", *RUN), "an explanation": ("explain", RUN[0]),
+        "a report": ("report",),
+    }.items():  # fmt: skip
+        yield Case(name=f"module/{name}", files={**files}, command=command, alone=True)
+
+
 @cache
 def corpus() -> dict[str, Case]:
     """{name: case}, in the order of the tables."""
@@ -391,4 +404,4 @@ def corpus() -> dict[str, Case]:
         for case in kind():
             assert case.name not in found, case.name
             found[case.name] = case
-    return {**found, **{case.name: case for case in _alone(found)}}
+    return {**found, **{case.name: case for case in (*_alone(found), *_modules())}}

@@ -14,6 +14,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from airflow_free.errors import InvalidRequest, OrchestratorError
+from airflow_free.fresh_python import SAFE_PATH
 from airflow_free.store import Store
 from npucompose.errors import ConfigError, NpuComposeError
 from npucompose.input_safety import SECRET
@@ -57,7 +58,7 @@ def worker_environment(given: Mapping[str, str]) -> dict[str, str]:
     """What a worker starts with: `given`, over what passes of this process's environment."""
     also = [pattern.strip() for pattern in os.environ.get(ALSO, "").split(",") if pattern.strip()]
     kept = {name: value for name, value in os.environ.items() if _passes(name) or fits(name, also)}
-    return {**kept, **given}
+    return {**SAFE_PATH, **kept, **given}
 
 
 def remote_environment(given: Mapping[str, str]) -> dict[str, str]:

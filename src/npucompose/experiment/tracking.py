@@ -18,6 +18,7 @@ from typing import ClassVar
 
 from attrs import frozen
 
+from airflow_free.fresh_python import FIRST, SAFE_PATH
 from npucompose.errors import ConfigError
 from npucompose.registry import Registry
 from npucompose.report import json as report_json
@@ -30,7 +31,8 @@ TIME_LIMIT_S = 60.0
 """For the first run; each further one may take EACH_S more."""
 EACH_S = 10.0
 BOOT = (
-    "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from npucompose.experiment.tracking import main; main()"
+    FIRST
+    + "import json; sys.path[:] = json.loads(sys.argv[1]); from npucompose.experiment.tracking import main; main()"
 )
 
 
@@ -70,6 +72,7 @@ def report_runs(tracker: Tracker, folders: Sequence[Path], store: Path) -> tuple
         done = subprocess.run(
             [sys.executable, "-c", BOOT, json.dumps(sys.path)],
             input=json.dumps(order), capture_output=True, text=True, timeout=limit, check=False,
+            env={**SAFE_PATH, **os.environ},
         )  # fmt: skip
     except subprocess.TimeoutExpired:
         return (f"tracker={tracker.name} did not end within {limit:.0f} s; the runs are kept, it may lack some.",)

@@ -18,6 +18,7 @@ from typing import Any, cast
 
 from attrs import asdict, field, frozen
 
+from airflow_free.fresh_python import FIRST
 from npucompose import private
 from npucompose.machine import CACHE_VARIABLE, cache_dir, compiler, cpu_model, usable_cores
 from npucompose.report.kernel_times import KernelTimes, in_words, kernel_times
@@ -40,7 +41,9 @@ EXTRAS: Mapping[str, tuple[str, ...]] = {
 CANN_VARIABLES = ("ASCEND_HOME_PATH", "ASCEND_TOOLKIT_HOME")
 TORCH_TIME_LIMIT_S = 120.0
 
-_ASK_TORCH = """
+_ASK_TORCH = (
+    f"{FIRST}\n"
+    + """
 import json, torch
 cuda = torch.cuda.is_available()
 print("\\n" + json.dumps({
@@ -51,6 +54,7 @@ print("\\n" + json.dumps({
     "cuda": [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())] if cuda else [],
 }))
 """
+)
 
 
 @frozen(kw_only=True)

@@ -17,6 +17,7 @@ from typing import Any
 
 from attrs import frozen
 
+from airflow_free.fresh_python import module_command
 from npucompose.errors import ConfigError
 from npucompose.serving.vllm import installed_vllm
 
@@ -42,7 +43,7 @@ def installed(recipe: str, compilation: Mapping[str, Any], most: int) -> Install
         return None
     asked = json.dumps({"recipe": recipe, "compilation": dict(compilation), "most": most})
     ran = subprocess.run(
-        [sys.executable, "-m", __name__, asked],
+        module_command(__name__, asked),
         env={**os.environ, "VLLM_LOGGING_LEVEL": "ERROR"},
         capture_output=True,
         text=True,

@@ -20,6 +20,7 @@ from typing import Any
 
 import attrs
 
+from airflow_free.fresh_python import module_command
 from npucompose import private
 from npucompose.errors import ConfigError, listed
 from npucompose.machine import cache_dir
@@ -47,7 +48,7 @@ def read_tree(tree: Path) -> tuple[VendorOption, ...]:
     # Without the variable, torch would load a pip-installed torch_npu, and with it CANN.
     environment = {**os.environ, "TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}
     ran = subprocess.run(
-        [sys.executable, "-m", "npucompose.targets.npu_offline.option_trees", str(tree)],
+        module_command("npucompose.targets.npu_offline.option_trees", str(tree)),
         env=environment, capture_output=True, text=True, timeout=TIME_LIMIT_S, check=False,
     )  # fmt: skip
     if ran.returncode != 0:

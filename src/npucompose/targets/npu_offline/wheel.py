@@ -25,6 +25,7 @@ from typing import Any
 
 from attrs import frozen
 
+from airflow_free.fresh_python import module_command
 from npucompose import private
 from npucompose.errors import ConfigError, FetchError, listed, unknown
 from npucompose.machine import CACHE_VARIABLE, cache_dir, installed_version
@@ -287,12 +288,12 @@ def _is_library(name: str) -> bool:
 
 
 def _downloaded(pin: Pin, folder: Path) -> Path:
-    command = [
-        sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-input",
+    command = module_command(
+        "pip", "download", "--quiet", "--disable-pip-version-check", "--no-input",
         "--retries", "2", "--no-deps", "--only-binary", ":all:", "--implementation", "cp",
         "--python-version", pin.python, "--abi", f"cp{pin.python.replace('.', '')}",
         *(f"--platform={tag}" for tag in pin.platforms), "--dest", str(folder), f"torch_npu=={pin.version}",
-    ]  # fmt: skip
+    )  # fmt: skip
     try:
         ran = subprocess.run(command, capture_output=True, text=True, timeout=TIME_LIMIT_S, check=False)
     except subprocess.TimeoutExpired:
