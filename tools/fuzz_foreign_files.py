@@ -2,8 +2,8 @@
 
 Of a ledger bytes are flipped, pages exchanged, schemas rewritten, journals and write-ahead logs put beside it; then it
 is read and opened. Of `.npy`, `.pt` and `.safetensors` the heads are changed. None may end otherwise than in an answer
-or in a sentence, take two seconds, take 64 MiB more than its file, or touch a file outside its folder. Exit status 1
-where one did.
+or in a sentence (exit status 0 or 2), take two seconds, take 64 MiB more than its file, start anything, or write, take
+away or ask for anything outside: all runs under strace, the witness. Exit status 1 where one did, 2 without strace.
 """
 
 from __future__ import annotations
@@ -13,17 +13,28 @@ import io
 import os
 import random
 import resource
+import shutil
+import signal
+import subprocess
 import sys
 import tempfile
 import time
 import zipfile
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+from tests.strangers import trace
+
 ROOT = Path(__file__).resolve().parents[1]
 LONGEST_S, MOST_BYTES = 2.0, 64 << 20
+HANGS_S = 60
+"""Of any time: what waits takes no time of the processor."""
+ITS_OWN = ("in/sweeps.sqlite", "tmp/")
+"""What a round may write in its place: the ledger with its companions, private copies."""
+WARM = 20
+"""Rounds before the first that counts: what is imported on demand is imported then."""
 
 
 def changed(data: bytes, chance: random.Random, head: int) -> bytes:
@@ -137,46 +148,74 @@ def read(folder: Path, files: dict[str, bytes]) -> Iterator[str]:
 
 
 def rounds(kind: str, count: int, seed: int) -> int:
+    """In the working folder, which holds nothing else; how many had a problem."""
+    from tests.strangers.judge import mark
+
     chance = random.Random(f"{kind} {seed}")
     made = (ledgers if kind == "ledgers" else tensors)(chance)
-    ends, longest, found = Counter[str](), 0.0, 0
-    with tempfile.TemporaryDirectory(prefix="npucompose-fuzz-") as scratch:
-        place = Path(scratch)
-        (place / "victim").write_text("mine")
-        os.chdir(place)
-        before_kb = 0
-        for number in range(count):
-            folder = place / "in"
-            folder.mkdir()
-            (folder / "victim").write_text("mine")
-            files = next(made)
-            for name, data in files.items():
-                (folder / name).write_bytes(data)
-            began = time.process_time()
-            ended = list(read(folder, files))
-            took = time.process_time() - began
-            after_kb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-            grew = (after_kb - before_kb) << 10 if number > 20 else 0  # what is imported comes first
-            before_kb = after_kb
-            problems = [one for one in ended if one.startswith("!")]
-            if took > LONGEST_S:
-                problems.append(f"! {took:.1f} s")
-            if grew > MOST_BYTES + sum(map(len, files.values())):
-                problems.append(f"! {grew >> 20} MiB more")
-            if not (place / "victim").exists() or not (folder / "victim").exists() or len(list(place.iterdir())) != 2:
-                problems.append("! a file outside was touched")
-            for problem in problems:
-                print(f"{kind} {number}: {problem}", flush=True)
-            found += bool(problems)
-            ends.update(one for one in ended if not one.startswith("!"))
-            longest = max(longest, took)
-            for path in folder.iterdir():
-                path.unlink()
-            folder.rmdir()
-        os.chdir(ROOT)
-    shown = f"{dict(ends)}, longest {longest:.2f} s of processor time, {found} found"
-    print(f"{kind}: {count:,} rounds, {shown}", flush=True)
+    ends, longest, most, found = Counter[str](), 0.0, 0, 0
+    signal.signal(signal.SIGALRM, _ring)
+    folder, before_kb = Path("in").resolve(), 0
+    for number in range(-WARM, count):
+        folder.mkdir()
+        files = next(made)
+        for name, data in {**files, "victim": b"mine"}.items():
+            (folder / name).write_bytes(data)
+        signal.alarm(HANGS_S)
+        mark(number)
+        began = time.process_time()
+        ended = list(read(folder, files))
+        took = time.process_time() - began
+        mark(-1)
+        signal.alarm(0)
+        after_kb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        grew, before_kb = (after_kb - before_kb) << 10, after_kb
+        shutil.rmtree(folder)
+        if number < 0:
+            continue
+        problems = [one for one in ended if one.startswith("!")]
+        problems += [f"! {took:.1f} s"] if took > LONGEST_S else []
+        problems += [f"! {grew >> 20} MiB more"] if grew > MOST_BYTES + sum(map(len, files.values())) else []
+        for problem in problems:
+            print(f"{kind} {number}: {problem}", flush=True)
+        found += bool(problems)
+        ends.update(one for one in ended if not one.startswith("!"))
+        longest, most = max(longest, took), max(most, grew)
+    figures = f"longest {longest:.2f} s of processor time, at most {most >> 20} MiB more"
+    print(f"{kind}: {count:,} rounds, {dict(ends)}, {figures}, {found} found", flush=True)
     return found
+
+
+def _ring(number: int, frame: object) -> None:
+    raise TimeoutError(f"it hangs: {HANGS_S} s")
+
+
+def touched(acts: Iterable[tuple[int, trace.Did]], place: Path) -> Iterator[tuple[int, str]]:
+    """(round, what it did) of all that no round may do."""
+    own = (*(str(place / one) for one in ITS_OWN), "/dev/null")
+    for number, act in acts:
+        at_home = act.kind == "writes" and os.path.join(place, act.what).startswith(own)
+        harmless = act.kind == "reads" and not act.what.endswith("victim")
+        if number >= 0 and not at_home and not harmless:
+            yield number, f"it {act.kind} {act.what}"
+
+
+def witnessed(kind: str, count: int, seed: int) -> int:
+    """The rounds in a process under strace; how many problems it and the witness found."""
+    with tempfile.TemporaryDirectory(prefix="npucompose-fuzz-") as scratch:
+        place, pipe = Path(scratch, "place"), Path(scratch, "trace")
+        (place / "tmp").mkdir(parents=True)
+        os.mkfifo(pipe)
+        words = [sys.executable, "-m", "tools.fuzz_foreign_files", "--inside", kind, str(count), str(seed)]
+        path = os.pathsep.join((str(ROOT), str(ROOT / "src")))
+        variables = {**os.environ, "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1", "TMPDIR": str(place / "tmp")}
+        process = subprocess.Popen(trace.command(words, pipe), cwd=place, env=variables)
+        with pipe.open(errors="replace") as lines:
+            problems = list(touched(trace.done(lines), place))
+        for number, what in problems[:40]:
+            print(f"{kind} {number}: {what}", flush=True)
+        print(f"{kind}: the witness saw {len(problems)} acts outside", flush=True)
+        return len(problems) + process.wait()
 
 
 def main() -> int:
@@ -184,8 +223,17 @@ def main() -> int:
     parser.add_argument("--ledgers", type=int, default=20_000)
     parser.add_argument("--tensors", type=int, default=50_000)
     parser.add_argument("--seed", type=int, default=57)
+    parser.add_argument("--inside", nargs=3, help=argparse.SUPPRESS)
     given = parser.parse_args()
-    return int(bool(rounds("ledgers", given.ledgers, given.seed) + rounds("tensors", given.tensors, given.seed)))
+    if given.inside:
+        kind, count, seed = given.inside
+        return int(bool(rounds(kind, int(count), int(seed))))
+    if not trace.is_there():
+        print("strace, the witness, is not installed.", file=sys.stderr)
+        return 2
+    counts = {"ledgers": given.ledgers, "tensors": given.tensors}
+    found = [witnessed(kind, count, given.seed) for kind, count in counts.items()]
+    return int(any(found))
 
 
 if __name__ == "__main__":

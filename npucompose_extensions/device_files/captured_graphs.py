@@ -25,8 +25,8 @@ MOST_SHOWN = 12
 _BEGINNING = re.compile(r'\s*\[\s*\{\s*"name"\s*:')
 _TRAILING_COMMA = re.compile(r",\s*\]\s*\Z")
 """The runtime ends a file so whose last stream has no task."""
-_RECORD = re.compile(r"(?:EVENT_RECORD|NOTIFY_RECORD|MEM_WRITE_VALUE)\w*?_(?P<event>\d{1,20})$")
-_WAIT = re.compile(r"(?:EVENT_WAIT|NOTIFY_WAIT|MEM_WAIT_VALUE)\w*?_(?P<event>\d{1,20})$")
+_RECORD = re.compile(r"(?:EVENT_RECORD|NOTIFY_RECORD|MEM_WRITE_VALUE)\w{0,200}?_(?P<event>\d{1,20})$")
+_WAIT = re.compile(r"(?:EVENT_WAIT|NOTIFY_WAIT|MEM_WAIT_VALUE)\w{0,200}?_(?P<event>\d{1,20})$")
 _KERNEL = re.compile(r"^KERNEL_|^AICPU_KERNEL|^FFTS")
 
 

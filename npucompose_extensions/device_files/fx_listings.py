@@ -10,7 +10,7 @@ from npucompose.results.artefacts import FileFacts, FxListing, ListedNode
 
 FORM = "an FX graph that torch printed, as TorchAir leaves one after each pass (TORCH_COMPILE_DEBUG=1)"
 LONGEST_LINE = 8_000
-_CLASS = re.compile(r"^\s*class \S{1,200}\(torch\.nn\.Module\):", re.MULTILINE)
+_CLASS = re.compile(r"^[^\S\n]*class \S{1,200}\(torch\.nn\.Module\):", re.MULTILINE)
 _FILE = re.compile(
     r"^\s*# File: (?P<file>[^\n]{1,4096}?):(?P<line>\d{1,9}) in (?P<function>[^\n,]{1,200}),? code: (?P<code>.*)$"
 )

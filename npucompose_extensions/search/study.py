@@ -100,7 +100,7 @@ def written(value: Any) -> str:
     text = str(value)
     if WORD.fullmatch(text) and text.lower() not in READ_AS_ANOTHER:
         return text
-    return "'" + re.sub(r"(\\*)('|$)", lambda m: m[1] * 2 + ("\\'" if m[2] else ""), text) + "'"
+    return "'" + re.sub(r"(?<!\\)(\\*)('|$)", lambda m: m[1] * 2 + ("\\'" if m[2] else ""), text) + "'"
 
 
 def _applies(dimension: Dimension, values: Mapping[str, str]) -> bool:

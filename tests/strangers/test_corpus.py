@@ -81,11 +81,15 @@ def judged(names: Sequence[str], scratch: Path) -> list[Seen]:
     )
     assert ran.returncode == 0, ran.stderr[-3000:]
     did: dict[int, list[trace.Did]] = {}
-    for number, act in trace.done(log):
+    for number, act in trace.done(lines_of(log)):
         did.setdefault(number, []).append(act)
     told = [json.loads(line) for line in results.read_text().splitlines()]
     assert [one["name"] for one in told] == list(names)
     return [Seen(**one, did=tuple(did.get(number, ()))) for number, one in enumerate(told)]
+
+
+def lines_of(log: Path) -> list[str]:
+    return log.read_text(errors="replace").splitlines()
 
 
 def faults(seen: Seen, place: Path, scratch: Path, *, may_start: bool = False) -> Iterator[str]:
@@ -197,7 +201,7 @@ def test_a_hostile_file_in_a_process_of_its_own(name: str, tmp_path: Path) -> No
         trace.command(program, log), env=environment(tmp_path), cwd=place, capture_output=True, text=True, check=False
     )
     after = files_in(place)
-    did = [act for _, act in trace.done(log)]
+    did = [act for _, act in trace.done(lines_of(log))]
     seen = Seen(
         name=name, status=ran.returncode, raised=None, out=ran.stdout, err=ran.stderr, seconds=0.0,
         left={key: after[key] for key in after if after[key] != before.get(key)}, gone=sorted(set(before) - set(after)),
@@ -228,5 +232,5 @@ def test_the_oracle_sees_what_is_forbidden(tmp_path: Path) -> None:
     )
     subprocess.run(trace.command([sys.executable, "-c", text], tmp_path / "trace.txt"), check=True)
     Path("/tmp/executed-by-a-test").unlink(missing_ok=True)
-    found = {(number, act.kind) for number, act in trace.done(tmp_path / "trace.txt")}
+    found = {(number, act.kind) for number, act in trace.done(lines_of(tmp_path / "trace.txt"))}
     assert {(number, kind) for number, kind in enumerate(acts)} <= found

@@ -7,6 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.strangers import trace
+from tests.strangers.test_corpus import needs_strace
+from tools.fuzz_foreign_files import touched, witnessed
 from tools.fuzz_strangers import CHUNK, KINDS, Composing, Maker, chunk, problem_of
 
 
@@ -46,3 +49,26 @@ def test_what_counts_as_found(end: dict[str, object], found: str | None) -> None
 def test_no_input_of_a_thousand_ends_in_a_traceback(number: int, maker: Maker) -> None:
     done = chunk(maker, 16, number)
     assert (done["inputs"], done["found"]) == (CHUNK, [])
+
+
+def test_the_witness_of_the_fuzzed_files_tells_what_is_outside() -> None:
+    mark = f'1 openat(AT_FDCWD</w>, "{trace.MARK}{{}}", O_RDONLY) = -1 ENOENT'
+    lines = [
+        '1 openat(AT_FDCWD</w>, "in/x.pt", O_WRONLY|O_CREAT) = 3', mark.format(7),
+        '1 openat(AT_FDCWD</w>, "in/sweeps.sqlite-wal", O_RDWR|O_CREAT) = 3',
+        '1 openat(AT_FDCWD</w>, "/w/tmp/npucompose-x/copy.sqlite", O_RDWR|O_CREAT) = 3',
+        '1 openat(AT_FDCWD</w>, "/w/in/x.pt", O_RDONLY) = 3', '1 unlink("in/victim") = 0',
+        '1 openat(AT_FDCWD</w>, "/w/victim", O_RDONLY) = 3', '1 unlink("/elsewhere") = 0',
+        '1 execve("/bin/sh", ["sh", "-c"], 0x1) = 0', '1 connect(3, {sa_family=AF_INET, sin_port=1}, 16) = 0',
+        mark.format(-1), '1 unlink("in/x.pt") = 0',
+    ]  # fmt: skip
+    told = list(touched(trace.done(lines), Path("/w")))
+    assert [(number, words.split()[1]) for number, words in told] == [
+        (7, "writes"), (7, "reads"), (7, "writes"), (7, "starts"), (7, "asks"),
+    ]  # fmt: skip
+
+
+@needs_strace
+def test_some_foreign_files_are_read_under_the_witness(capfd: pytest.CaptureFixture[str]) -> None:
+    assert [witnessed(kind, 5, 1) for kind in ("ledgers", "tensors")] == [0, 0]
+    assert capfd.readouterr().out.count("the witness saw 0 acts outside") == 2

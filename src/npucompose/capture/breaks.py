@@ -15,7 +15,7 @@ from attrs import frozen
 from npucompose.capture.lines import is_models
 
 BRANCH = "which code runs depends on data"
-_RESUMED = re.compile(r"torch_dynamo_resume_in_(\w+?)_at_\d+")
+_RESUMED = re.compile(r"torch_dynamo_resume_in_(\w{1,500}?)_at_\d+")
 
 
 @frozen(kw_only=True)

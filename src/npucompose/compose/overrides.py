@@ -231,7 +231,7 @@ def words(error: BaseException) -> str:
     if getattr(error, "missing_cfg_file", None):
         return missing_choice(error, "a defaults list")
     said = "\n".join(map(str, (error.__cause__, error)))
-    if unknown_key := re.search(r"Key '[^']*'(?: is)? not in .*?full_key: (\S+)", said, re.DOTALL):
+    if unknown_key := re.search(r"Key '[^']*'(?: is)? not in .{0,2000}?full_key: (\S+)", said, re.DOTALL):
         return f"unknown key '{unknown_key[1]}': `npucompose run --hydra-help` says where Hydra's own are listed."
     if other := re.match(r"In '(.+?)': Could not override '([\w/]+)", str(error)):
         return (

@@ -29,7 +29,7 @@ WORDS = {"true": True, "false": False, "null": None}
 Environment = Mapping[str, str | None]
 """{variable that may be read: its value, None where it is not set}."""
 CLOSED: Environment = MappingProxyType({})
-_NEXT = re.compile(r"(\\*)\$\{")
+_NEXT = re.compile(r"(?<!\\)(\\*)\$\{")
 _KEY = re.compile(r"[^\s.:\[\]{}$'\",\\]+")
 
 

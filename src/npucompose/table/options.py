@@ -214,7 +214,7 @@ NAME = re.compile(r"\w[\w.+-]*")
 WORD = re.compile(r"[\w.+-]*")
 """A text in another library's configuration: `gelu_new`, `post_attention`. No address and no path."""
 
-OPERATOR = re.compile(r"\w+\.\w+\.\w+")
+OPERATOR = re.compile(r"\w{1,200}\.\w{1,200}\.\w{1,200}")
 
 CLOSED: Mapping[str, tuple[str, ...]] = {
     "attn_implementation": ("eager", "sdpa", "flex_attention"),
