@@ -89,12 +89,14 @@ ADDRESS = Sanitizer(
         "tests/replay/test_recorded_inputs.py",
         "tests/replay/test_recorded_outputs.py",
         "tests/replay/test_detached.py",
+        "tests/semantics/test_odd_tensors.py",
         "tests/semantics/test_threads.py",
     ),
     fast=(
         "tests/replay/test_random_strangers.py",
         "tests/replay/test_recorded_inputs.py",
         "tests/replay/test_gate.py",
+        "tests/semantics/test_odd_tensors.py",
     ),
     without=("the_thread_sanitizer", "a_capture_without_memory"),
 )

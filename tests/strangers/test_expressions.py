@@ -18,8 +18,8 @@ from tests.strangers.expressions import Expression, expressions, hostile_texts
 
 SHORT, TIMES = 6_000, 10
 SUSPECT_S, LIMIT_S = 0.004, 1.0
-"""Of the processor: a text that took longer is tried at ten times its length; there one that is quadratic takes more than
-five times the limit, and one that is linear a tenth of it."""
+"""Of the processor: a text that took longer is tried at ten times its length; there a quadratic one takes more than five
+times the limit, and one that is linear a tenth of it."""
 OURS = {
     **NO_STRANGERS,
     "npucompose.graphs.matching": "the paths of a model's own modules, and Python's frames",
