@@ -18,7 +18,7 @@ from tests.strangers.expressions import Expression, expressions, hostile_texts
 
 SHORT, TIMES = 6_000, 10
 SUSPECT_S, LIMIT_S = 0.004, 1.0
-"""Of the processor: a text that took longer is tried at ten times its length; there a quadratic one takes more than five
+"""Of the processor: a text that took longer is tried at ten times its length; there a quadratic one takes over five
 times the limit, and one that is linear a tenth of it."""
 OURS = {
     **NO_STRANGERS,
