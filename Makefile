@@ -190,6 +190,9 @@ bench-table: $(READY_BENCH)  ## every way to run a model side by side, into docs
 bench-memory: $(READY_BENCH)  ## what each of them holds, each in a process of its own (half an hour)
 	$(BIN)/python benchmarks/memory.py
 
+bench-large: $(READY)  ## 10,000 runs, a ledger of 200 MB, 10,000 recordings, 20,000 nodes, 50,000 calls: time and memory by rules
+	$(BIN)/python -m benchmarks.large
+
 huggingface: $(READY_EXTRAS)  ## Hugging Face classes against their traced graphs, into docs/huggingface.md (25 minutes)
 	$(BIN)/python benchmarks/huggingface.py
 
@@ -210,4 +213,4 @@ golden: $(READY)  ## rewrite the golden files, to be reviewed as a diff
 clean:  ## remove .venv and what runs leave behind
 	rm -rf $(VENV) .vllm .host .bundle .bundle.build dist outputs multirun .npucompose
 
-.PHONY: help install extras ci-extras rivals run wheel native test test-shuffled surroundings test-full test-sanitized test-sanitized-fast fuzz-programs fuzz-fused op-db fuzz-strangers mutants test-npu test-serving bench-serving serving-sizes serving-requests test-cuda test-cuda-offline bundle lock check bench bench-generate bench-streams bench-table bench-memory huggingface npu-tables pictures golden clean dist try-dist
+.PHONY: help install extras ci-extras rivals run wheel native test test-shuffled surroundings test-full test-sanitized test-sanitized-fast fuzz-programs fuzz-fused op-db fuzz-strangers mutants test-npu test-serving bench-serving serving-sizes serving-requests test-cuda test-cuda-offline bundle lock check bench bench-generate bench-streams bench-table bench-memory bench-large huggingface npu-tables pictures golden clean dist try-dist

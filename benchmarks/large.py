@@ -1,4 +1,4 @@
-"""What large inputs take: `python -m benchmarks.large [row …]`, into benchmarks/results/large.json (20 minutes).
+"""What large inputs take: `python -m benchmarks.large [row …]`, into benchmarks/results/large.json and docs/large.md.
 
 Each row states its rule first: how the time of the processor may grow from a tenth of the size to the whole (LINEAR:
 not faster than the size), and what one unit may take of memory beyond what the process has after a tenth. Each of the
@@ -17,16 +17,25 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from attrs import frozen
 
-from airflow_free.fresh_python import module_command
 from tools.result_file import write
 
+ROOT = Path(__file__).resolve().parents[1]
 RESULTS = Path(__file__).with_name("results") / "large.json"
+PAGE = ROOT / "docs" / "large.md"
+HEAD = """# Large inputs
+
+Written by `python -m benchmarks.large` (`make bench-large`) from `benchmarks/results/large.json`; no cell is by hand.
+Each row is one act at a tenth of the size and at the whole, in a process of its own with one thread: seconds of the
+processor, and memory beyond what the process held before.
+
+| what | rule | time | memory | holds |
+|---|---|---|---|---|"""
 LINEAR = 13.0
 """Times the processor's time, for ten times the size: linear, and a third for what a busy machine adds."""
 
@@ -49,10 +58,7 @@ def runs(count: int, folder: Path) -> object:
     from npucompose.cli import main
 
     one = folder / "one"
-    words = module_command(
-        "npucompose", "run", "model=add", "mode=eager", "pipeline=compile_only", f"hydra.run.dir={one}"
-    )
-    subprocess.run(words, cwd=folder, check=True, capture_output=True)
+    _quietly(main, ["run", "--quiet", "model=add", "mode=eager", "pipeline=compile_only", f"hydra.run.dir={one}"])
     text = (one / "report.json").read_text()
     for number in range(count):
         place = folder / "runs" / f"{number:05}"
@@ -143,10 +149,10 @@ ROWS = {
             rule="report --limit reads the rows that it shows: no faster than the file, which is copied; 1 MiB a MB"),
         Row(name="recordings", size=10_000, unit="recording", most_bytes=64 << 10, act=recordings,
             rule="a recording holds its own plan and results: linear, 64 KiB for three operators"),
-        Row(name="nodes", size=20_000, unit="node", most_bytes=32 << 10, act=nodes,
-            rule="a graph is recorded in one pass over its nodes: linear, 32 KiB a node"),
+        Row(name="nodes", size=20_000, unit="node", most_bytes=4 << 10, act=nodes,
+            rule="a graph is recorded in one pass over its nodes: linear, 4 KiB a node"),
         Row(name="shapes", size=50_000, unit="call", most_bytes=1 << 10, act=shapes,
-            rule="a call with a shape that was seen looks it up, and what is recorded is bounded: linear, 1 KiB a call"),
+            rule="a call with a shape that was seen looks it up, and recordings are bounded: linear, 1 KiB a call"),
     )
 }  # fmt: skip
 
@@ -184,19 +190,32 @@ def judged(row: Row, tenth: Mapping[str, float], whole: Mapping[str, float]) -> 
     growth = whole["seconds"] / max(tenth["seconds"], 0.05)
     each = max(0.0, whole["bytes"] - tenth["bytes"]) / (row.size - row.size // 10)
     return {
-        "name": row.name, "size": row.size, "unit": row.unit, "rule": row.rule, "seconds": [tenth["seconds"], whole["seconds"]],
+        "name": row.name, "size": row.size, "unit": row.unit, "rule": row.rule,
+        "seconds": [tenth["seconds"], whole["seconds"]],
         "mib": [round(tenth["bytes"] / 2**20, 1), round(whole["bytes"] / 2**20, 1)], "times": round(growth, 1),
-        "bytes_each": round(each), "most_bytes_each": row.most_bytes, "holds": growth <= LINEAR and each <= row.most_bytes,
+        "bytes_each": round(each), "most_bytes_each": row.most_bytes,
+        "holds": growth <= LINEAR and each <= row.most_bytes,
     }  # fmt: skip
 
 
 def apart(row: Row, size: int) -> dict[str, float]:
-    words = module_command("benchmarks.large", "--inside", row.name, str(size))
+    words = [sys.executable, "-m", "benchmarks.large", "--inside", row.name, str(size)]
     variables = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(words, env=variables, capture_output=True, text=True, check=False)
+    done = subprocess.run(words, cwd=ROOT, env=variables, capture_output=True, text=True, check=False)
     if done.returncode:
         raise SystemExit(f"{row.name} {size}: {done.stderr[-2000:]}")
     return json.loads(done.stdout.splitlines()[-1])
+
+
+def page(rows: Sequence[Mapping[str, Any]]) -> str:
+    """docs/large.md."""
+    lines = [HEAD]
+    for row in rows:
+        (short, long), (less, more) = row["seconds"], row["mib"]
+        many, rule = f"{row['size']:,} {row['unit']}s".replace("MBs", "MB"), row["rule"]
+        times = f"{short:g} → {long:g} s ({row['times']:g} times)"
+        lines.append(f"| {many} | {rule} | {times} | {less:g} → {more:g} MiB | {'yes' if row['holds'] else 'no'} |")
+    return "\n".join(lines) + "\n"
 
 
 def main() -> int:
@@ -215,6 +234,7 @@ def main() -> int:
         print(json.dumps(before[name]), flush=True)
         lines = [before[one] for one in ROWS if one in before]
         write(RESULTS, {"linear": LINEAR}, rows=lines)
+        PAGE.write_text(page(lines), encoding="utf-8")
     return int(not all(one["holds"] for one in before.values()))
 
 
