@@ -165,6 +165,42 @@ def test_a_fetched_wheel_is_where_locate_looks_and_a_second_fetch_downloads_noth
     assert fetch(pin) == (tree, True)
 
 
+def packed(file: Path, said: int | None = None) -> Path:
+    """A wheel with a megabyte of zeros, and a library of three, which is left out; its list may say of it that it has
+    another size."""
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("torch_npu/large.py", bytes(1 << 20))
+        archive.writestr("torch_npu/lib/libx.so", bytes(3 << 20))
+    if said is not None:
+        true = (1 << 20).to_bytes(4, "little")
+        assert file.read_bytes().count(true) == 2, "before the content, and in the list at the end"
+        file.write_bytes(file.read_bytes().replace(true, said.to_bytes(4, "little")))
+    return file
+
+
+def test_a_wheel_that_unpacks_to_more_than_the_bound_is_refused_before_anything_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = packed(tmp_path / "x.whl")
+    monkeypatch.setattr(wheel, "MOST_UNPACKED", 1 << 20)
+    wheel.unpack(file, tmp_path / "fits")
+    assert (tmp_path / "fits" / "torch_npu" / "large.py").stat().st_size == 1 << 20
+    monkeypatch.setattr(wheel, "MOST_UNPACKED", (1 << 20) - 1)
+    with pytest.raises(FetchError, match=r"x\.whl unpacks to 1,048,576 bytes; at most 1,048,575 are"):
+        wheel.unpack(file, tmp_path / "tree")
+    assert not (tmp_path / "tree").exists()
+
+
+def test_a_wheel_whose_list_says_less_than_it_holds_unpacks_to_no_more_than_that(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = packed(tmp_path / "x.whl", said=1000)
+    monkeypatch.setattr(wheel, "MOST_UNPACKED", 1000)
+    with pytest.raises(FetchError, match="is not a wheel"):
+        wheel.unpack(file, tmp_path / "tree")
+    assert sum(one.stat().st_size for one in (tmp_path / "tree").rglob("*") if one.is_file()) <= 1000
+
+
 def test_a_wheel_with_other_bytes_is_not_unpacked(only_here: Path, tmp_path: Path):
     file, pin = fake_wheel(only_here)
     with zipfile.ZipFile(file, "a") as archive:
