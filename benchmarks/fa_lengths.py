@@ -20,6 +20,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
+from compact import compact
 from fa_lengths_page import PAGE, page
 from fa_lengths_rules import SOC, WAYS, disagreements
 
@@ -137,7 +138,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--page", action="store_true", help="run nothing, write the page from what is stored")
     arguments = parser.parse_args(argv)
     if not arguments.page:
-        RESULTS.write_text(json.dumps(measured(), indent=1, ensure_ascii=False) + "\n")
+        RESULTS.write_text(compact(measured()) + "\n")
     stored = results()
     PAGE.write_text(page(stored))
     wrong = [f"{one['op']} {one['lengths']} path {one['path']}: {w}" for one in stored for w in disagreements(one)]

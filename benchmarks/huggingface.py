@@ -23,6 +23,7 @@ from os import environ
 from pathlib import Path
 from typing import Any
 
+from compact import compact
 from huggingface_page import DTYPES, EXACT, KINDS, PAGE, STEPS, WAYS, page, wrong
 
 TOKENS, PROMPT = 128, 8
@@ -162,7 +163,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = parser.parse_args(argv)
     RESULTS.mkdir(parents=True, exist_ok=True)
     if arguments.measure:
-        found = json.dumps(result_of(arguments.measure), indent=1, ensure_ascii=False)
+        found = compact(result_of(arguments.measure))
         (RESULTS / f"{arguments.measure}.json").write_text(found + "\n")
         return 0
     if not arguments.page:

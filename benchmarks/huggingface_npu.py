@@ -22,6 +22,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
+from compact import compact
 from huggingface_npu_page import CLASSES, MODES, PAGE, page, problems
 
 HERE = Path(__file__).resolve().parent
@@ -91,7 +92,7 @@ def results() -> list[dict[str, Any]]:
 
 
 def _write(rows: Sequence[Mapping[str, Any]]) -> None:
-    RESULTS.write_text(json.dumps(rows, indent=1, ensure_ascii=False) + "\n")
+    RESULTS.write_text(compact(rows) + "\n")
 
 
 def _measure(wanted: Sequence[tuple[str, str]]) -> None:
