@@ -146,7 +146,7 @@ ROWS = {
         Row(name="runs", size=10_000, unit="run", most_bytes=96 << 10, act=runs,
             rule="report reads each report once and keeps what its line shows: linear, 96 KiB a run"),
         Row(name="ledger", size=200, unit="MB", most_bytes=1 << 20, act=ledger,
-            rule="report --limit reads the rows that it shows: no faster than the file, which is copied; 1 MiB a MB"),
+            rule="report --limit reads what it shows, of a copy of the file: linear in the file, 1 MiB a MB"),
         Row(name="recordings", size=10_000, unit="recording", most_bytes=64 << 10, act=recordings,
             rule="a recording holds its own plan and results: linear, 64 KiB for three operators"),
         Row(name="nodes", size=20_000, unit="node", most_bytes=4 << 10, act=nodes,
