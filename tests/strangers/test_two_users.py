@@ -116,9 +116,11 @@ class Person:
 
 @pytest.fixture
 def top() -> Iterator[Path]:
-    """A folder that both can get into: pytest's own are closed."""
+    """A folder that both can get into, and write into in `seen`: pytest's own are closed."""
     made = Path(tempfile.mkdtemp(prefix="npucompose-two-", dir="/tmp"))
     made.chmod(0o755)
+    (made / "seen").mkdir()
+    (made / "seen").chmod(0o1777)
     yield made
     shutil.rmtree(made)
 
@@ -201,7 +203,7 @@ def contents(places: Sequence[Path]) -> dict[Path, tuple[bytes, float]]:
 def test_what_another_user_leaves_where_the_first_run_wrote_is_neither_run_nor_written_to(
     me: Person, top: Path
 ) -> None:
-    witness, log = top / "executed", top / "trace.txt"
+    witness, log = top / "seen" / "executed", top / "trace.txt"
     first = me.runs([sys.executable, "-c", MAIN, *RUN], log)
     assert first.returncode == 0, first.stderr
     text = log.read_text(errors="replace")
@@ -221,7 +223,7 @@ def test_what_another_user_leaves_where_the_first_run_wrote_is_neither_run_nor_w
 
 @pytest.mark.slow
 def test_a_control_torch_alone_runs_what_the_other_user_left(me: Person, top: Path) -> None:
-    witness, log = top / "executed", top / "trace.txt"
+    witness, log = top / "seen" / "executed", top / "trace.txt"
     assert me.runs([sys.executable, "-c", COMPILES], log).returncode == 0
     planted(me, names_used(log, me.temporary), witness, top)
     me.runs([sys.executable, "-c", COMPILES])
