@@ -9,7 +9,7 @@ from typing import Any
 
 from npucompose.recipe.values import NOT_CONSTANT, Const, Unknown, Value, is_plain, plain
 
-COMPARED: Mapping[type[ast.cmpop], Callable[[Any, Any], Any]] = {
+OPERATORS: Mapping[type[ast.AST], Callable[..., Any]] = {
     ast.Eq: operator.eq,
     ast.NotEq: operator.ne,
     ast.Lt: operator.lt,
@@ -20,53 +20,47 @@ COMPARED: Mapping[type[ast.cmpop], Callable[[Any, Any], Any]] = {
     ast.IsNot: operator.is_not,
     ast.In: lambda a, b: a in b,
     ast.NotIn: lambda a, b: a not in b,
+    ast.USub: operator.neg,
+    ast.UAdd: operator.pos,
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Pow: operator.pow,
+    ast.LShift: operator.lshift,
 }
+GROWING = (ast.Mult, ast.Pow, ast.LShift)
+LONGEST = 4096
+"""Bits of a number, characters of a text."""
 
 
-def literal(value: Value) -> ast.expr:
-    return ast.Constant(plain(value))
+def applied(function: Callable[..., Any], *values: Value) -> Value:
+    """What a function of constants gives; it is not known where one is none, and where it raises."""
+    try:
+        return Const(value=function(*map(plain, values))) if all(map(is_plain, values)) else Unknown(why=NOT_CONSTANT)
+    except (ArithmeticError, KeyError, TypeError, ValueError):
+        return Unknown(why=NOT_CONSTANT)
 
 
 def compared(e: ast.Compare, sides: Sequence[Value]) -> Value | None:
     """None where a side is no constant."""
-    if not all(map(is_plain, sides)):
-        return None
-    values = [plain(side) for side in sides]
-    try:
-        held = all(COMPARED[type(op)](a, b) for op, a, b in zip(e.ops, values, values[1:], strict=False))
-    except (TypeError, ValueError):
-        return Unknown(why=NOT_CONSTANT)
-    return Const(value=held)
+
+    def held(*values: Any) -> bool:
+        return all(OPERATORS[type(op)](a, b) for op, a, b in zip(e.ops, values, values[1:], strict=False))
+
+    return applied(held, *sides) if all(map(is_plain, sides)) else None
 
 
-def computed(e: ast.expr) -> Value:
-    """Arithmetic of constants (`2 ** 20`, `-1`, `"a" + "b"`) is their value; all else is not known."""
-    parts = [node for node in ast.walk(e) if not isinstance(node, (ast.operator, ast.unaryop, ast.expr_context))]
-    if not all(isinstance(node, (ast.Constant, ast.BinOp, ast.UnaryOp)) for node in parts):
-        return Unknown(why=NOT_CONSTANT)
-    try:
-        return Const(value=_arithmetic(e))
-    except (ArithmeticError, TypeError, KeyError, ValueError):
-        return Unknown(why=NOT_CONSTANT)
-
-
-def _arithmetic(e: Any) -> Any:
-    if isinstance(e, ast.Constant):
-        return e.value
-    if isinstance(e, ast.UnaryOp):
-        inner = _arithmetic(e.operand)
-        return {ast.USub: lambda: -inner, ast.UAdd: lambda: inner, ast.Not: lambda: not inner}[type(e.op)]()
-    left, right = _bounded(_arithmetic(e.left)), _bounded(_arithmetic(e.right))
-    acts: dict[Any, Any] = {ast.Add: lambda: left + right, ast.Sub: lambda: left - right}
-    if isinstance(right, int) and abs(right) <= 64:
-        acts |= {ast.Mult: lambda: left * right, ast.Pow: lambda: left**right, ast.LShift: lambda: left << right}
-    return _bounded(acts[type(e.op)]())
+def computed(op: ast.operator | ast.unaryop, *values: Any) -> Any:
+    """`2 ** 20`, `-1`, `"a" + "b"`; ValueError or KeyError for what is computed otherwise or grows too long."""
+    if isinstance(op, GROWING) and not (isinstance(values[1], int) and abs(values[1]) <= 64):
+        raise ValueError("a factor that is too large")
+    return _bounded(OPERATORS[type(op)](*map(_bounded, values)))
 
 
 def _bounded(value: Any) -> Any:
     """ValueError for what grows from step to step: a script cannot make the reader compute for hours."""
-    if isinstance(value, int) and value.bit_length() > 4096:
+    if isinstance(value, int) and value.bit_length() > LONGEST:
         raise ValueError("a number that is too long")
-    if isinstance(value, (str, bytes)) and len(value) > 4096:
+    if isinstance(value, (str, bytes)) and len(value) > LONGEST:
         raise ValueError("a text that is too long")
     return value

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator, Sequence
+from operator import attrgetter
 from typing import Any
 
 import attrs
@@ -36,7 +37,10 @@ def compilations(facts: Facts) -> Sequence[CompileCall]:
     other = Unknown(why="it is compiled elsewhere")
     dynamic, fullgraph = (other, other) if facts.elsewhere else (None, False)
     alone = [
-        CompileCall(config=one, dynamic=dynamic, fullgraph=fullgraph, node=NO_CALL, cells=one.cells) for one in configs
+        CompileCall(
+            package=one.package, cells=one.cells, config=one, dynamic=dynamic, fullgraph=fullgraph, node=NO_CALL
+        )
+        for one in configs
     ]
     each: dict[tuple[str, str], CompileCall] = {}
     for one in facts.compiles or alone:
@@ -71,7 +75,8 @@ def others(facts: Facts, every: Sequence[CompileCall], chosen: CompileCall) -> I
         if config.values and config.line != chosen.config.line:
             values = ", ".join(f"{path}={shown(value)}" for path, value in config.values.items())
             yield Unread(line=config.line, code="CompilerConfig()", why=f"{ANOTHER}; this one sets {values}")
+    told = attrgetter("config", "dynamic", "fullgraph", "cached")
     for number, other in enumerate(every if facts.compiles else (), 1):
-        if (other.config, *other.keywords) != (chosen.config, *chosen.keywords):
+        if told(other) != told(chosen):
             why = f"only one of several compilations can be told: this one by --compilation {number}"
             yield Unread(line=other.node.lineno, code=str(other).partition(": ")[2], why=why)

@@ -1,4 +1,5 @@
-"""Dialects: files of other projects as the facts that a script of theirs would give, and an experiment as such files.
+"""Dialects: files of other projects as the facts that a script of theirs would give, and an experiment as such files;
+what starts an engine, a command line or a script in which one stands, as the data of such a file.
 
 Each is found by name like a pass or a model: an installed package's entry point in `npucompose.dialects`.
 Knows none of their keys.
@@ -12,6 +13,7 @@ import re
 import shlex
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
+from types import FunctionType
 from typing import Any, ClassVar
 
 import attrs
@@ -84,6 +86,7 @@ class Settings:
         self.facts.configs.append(config)
         self.facts.compiles.append(
             CompileCall(
+                package=package,
                 config=config,
                 dynamic=bool(dynamic),
                 fullgraph=True,
@@ -166,6 +169,32 @@ class ExportingDialect(Dialect):
 
 
 DIALECTS: Registry[type[Dialect]] = Registry(kind="dialect", base=Dialect, group="npucompose.dialects")
+
+
+READERS: Registry[FunctionType] = Registry(
+    kind="reader of command lines", base=FunctionType, group="npucompose.command_lines", values=True
+)
+"""Functions of (text, name) whose result is a CommandLine; ConfigError for a text that is none."""
+
+
+@frozen(kw_only=True)
+class CommandLine:
+    """`vllm serve M -cc.mode=3` is `data={"model_tag": "M", "compilation_config": {"mode": 3}}`."""
+
+    data: dict[str, Any]
+    """{option: its value; of one that is given by parts, a mapping}, in Python's spelling."""
+    notes: tuple[str, ...] = ()
+    """What of the text is read elsewhere."""
+    unread: tuple[Unread, ...] = ()
+    """What of it is not known, or says more than a recipe can."""
+
+
+def read_command_line(text: str, name: str) -> CommandLine:
+    """By the first reader that is installed; ConfigError says why not, and nothing of the text is run."""
+    readers = list(READERS.every().values())
+    if not readers:
+        raise ConfigError(f"{name}: no reader of command lines is installed.")
+    return readers[0](text, name)
 
 
 def flattened(data: Mapping[Any, Any]) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from typing import Any
 
 from attrs import define, evolve, field
 
-from npucompose.recipe.arithmetic import compared, computed, literal
+from npucompose.recipe.arithmetic import LONGEST, applied, compared, computed
 from npucompose.recipe.calls import Args, Keywords, called, compared_with_none
 from npucompose.recipe.paths import Paths
 from npucompose.recipe.python_calls import DICT_METHODS, PYTHON, held_in, why_unknown
@@ -27,12 +27,12 @@ from npucompose.recipe.values import (
     REST,
     TOO_MANY,
     At,
+    Cells,
     Config,
     Const,
     Def,
     Dotted,
     Items,
-    Logger,
     Object,
     Partial,
     Scope,
@@ -187,7 +187,6 @@ class Expressions(Paths, ABC):
         return self._computed(e, parts) if parts else Unknown(why=NOT_CONSTANT)
 
     def _computed(self, e: ast.expr, parts: Sequence[Value]) -> Value:
-        constants = all(isinstance(part, Const) for part in parts)
         found: Value | None = None
         if isinstance(e, (ast.Await, ast.Starred)):
             return parts[0]
@@ -195,15 +194,15 @@ class Expressions(Paths, ABC):
             found = compared(e, parts) or compared_with_none(e, parts[0])
         elif isinstance(e, ast.UnaryOp) and isinstance(e.op, ast.Not):
             held = truth(parts[0])
-            found = None if held is None else Const(value=not held, node=e)
-        elif isinstance(e, ast.UnaryOp) and constants:
-            found = computed(ast.UnaryOp(e.op, literal(parts[0])))
-        elif isinstance(e, ast.BinOp) and constants:
-            found = computed(ast.BinOp(literal(parts[0]), e.op, literal(parts[1])))
+            found = None if held is None else Const(value=not held)
         elif isinstance(e, ast.FormattedValue) and len(parts) == 1 and e.conversion == -1 and is_plain(parts[0]):
-            found = Const(value=str(plain(parts[0])))
-        elif isinstance(e, ast.JoinedStr) and constants and sum(len(plain(part)) for part in parts) <= 4096:
-            found = Const(value="".join(plain(part) for part in parts))
+            found = applied(str, *parts)
+        elif not all(isinstance(part, Const) for part in parts):
+            found = None
+        elif isinstance(e, (ast.UnaryOp, ast.BinOp)):
+            found = applied(partial(computed, e.op), *parts)
+        elif isinstance(e, ast.JoinedStr) and sum(len(plain(part)) for part in parts) <= LONGEST:
+            found = applied(lambda *texts: "".join(texts), *parts)
         return evolve(found, node=e) if isinstance(found, Const) else found or why_unknown(parts)
 
     def _one_of(self, ways: Sequence[ast.expr | Value], e: ast.expr, scope: Scope) -> Value:
@@ -228,7 +227,7 @@ class Expressions(Paths, ABC):
 
     def _comprehension(self, e: Any, scope: Scope) -> Value:
         """What it calls is in a loop."""
-        inner = Scope(names=self.cells(bound=True), parent=scope)
+        inner = Scope(names=Cells(self.now, bound=True), parent=scope)
         found: list[Value] = []
 
         def body() -> None:
@@ -248,19 +247,19 @@ class Expressions(Paths, ABC):
         """A dict with more entries, `**other` as (None, other)."""
         for key, value in pairs:
             if isinstance(key, Const):
-                self.put(made.items, str(key.value), named(value, str(key.value)))
-            elif key is None and isinstance(value, Items) and not value.listed and REST not in value.items:
-                for name, item in value.items.items():
-                    before = [made.items.get(name, MISSING)] if may_miss(item) else []
-                    self.put(made.items, name, merge([*before, item], str(item)))
+                self.put(made.cells, str(key.value), named(value, str(key.value)))
+            elif key is None and isinstance(value, Items) and not value.listed and REST not in value.cells:
+                for name, item in value.cells.items():
+                    before = [made.cells.get(name, MISSING)] if may_miss(item) else []
+                    self.put(made.cells, name, merge([*before, item], str(item)))
             else:
-                self.spoil(made.items, "some of its keys are not constants", holds=held_in([value]))
+                self.spoil(made.cells, "some of its keys are not constants", holds=held_in([value]))
         return made
 
     def listed(self, site: ast.AST, items: Sequence[Value]) -> Value:
         made = self.made(site, Items, listed=True)
         for item in items:
-            self.put(made.items, str(len(made.items)), item)
+            self.put(made.cells, str(len(made.cells)), item)
         why = why_not(made)
         self.step(MOST_ITEMS if why == TOO_MANY else 1 + len(items))
         return Unknown(why=why) if why == TOO_MANY else made
@@ -279,7 +278,7 @@ class Expressions(Paths, ABC):
         if not isinstance(base, Object):
             return Unknown(why=f"'{self.code(e)}' is known only when the script runs", name=e.attr)
         found = base.found(e.attr) if e.attr != "__class__" else base.cls or base
-        if not isinstance(found, Def) or (base.attributes.get(e.attr) is found and base.cls is not None):
+        if not isinstance(found, Def) or (base.cells.get(e.attr) is found and base.cls is not None):
             missing = Unknown(
                 why=f"'{self.code(e)}' is not set in this script", name=e.attr, either=(base.real or base,)
             )
@@ -294,9 +293,9 @@ class Expressions(Paths, ABC):
     def _subscript(self, base: Value, key: Value, e: ast.Subscript) -> Value:
         if isinstance(base, Items) and isinstance(key, Const):
             at = key.value
-            at = at + len(base.items) if base.listed and isinstance(at, int) and at < 0 else at
+            at = at + len(base.cells) if base.listed and isinstance(at, int) and at < 0 else at
             unset = Unknown(why=f"'{self.code(e)}' is not set in this script")
-            return base.items.get(str(at), base.items.get(REST, unset))
+            return base.cells.get(str(at), base.cells.get(REST, unset))
         if isinstance(base, Dotted) and base.name == "os.environ":
             return from_environment([key])
         if isinstance(key, Const) and isinstance(key.value, str):
@@ -313,8 +312,8 @@ class Expressions(Paths, ABC):
         given = [(k.arg, self.value(k.value, scope)) for k in e.keywords]
         keywords = {name: value for name, value in given if name is not None}
         for value in [value for name, value in given if name is None]:
-            if isinstance(value, Items) and REST not in value.items:
-                keywords |= value.items
+            if isinstance(value, Items) and REST not in value.cells:
+                keywords |= value.cells
             else:
                 rest.append(value)
         if rest:
@@ -337,10 +336,6 @@ class Expressions(Paths, ABC):
 
     def _method(self, on: Value, e: Any, args: Args, keywords: Keywords) -> Value:
         name = e.func.attr
-        if isinstance(on, Logger):
-            if name == "setLevel":
-                self._level(on, args, e)
-            return Const(value=None)
         if isinstance(on, Items) and name in DICT_METHODS:
             return DICT_METHODS[name](self, e, on, args, keywords)
         if isinstance(on, (Config, At)):
@@ -372,14 +367,6 @@ class Expressions(Paths, ABC):
         opaque = isinstance(found, Unknown) and not found.either
         return evolve(found, either=held_in([*args, *keywords.values()])) if opaque else found
 
-    def _level(self, logger: Logger, args: Sequence[Value], e: ast.Call) -> None:
-        level = args[0] if args else Unknown(why="no level is given")
-        name = level.name.removeprefix("logging.") if isinstance(level, Dotted) else str(plain(level))
-        if name in ("DEBUG", "INFO", "WARNING", "ERROR") and not self.doubt:
-            self.facts.levels[logger.name] = name
-        else:
-            self.unread(e, self.doubt or "the level is none of DEBUG, INFO, WARNING, ERROR")
-
     def store(self, base: Value, name: str, value: Value, s: ast.AST) -> None:
         """`base.name = value`"""
         if isinstance(base, (Config, At)):
@@ -387,7 +374,7 @@ class Expressions(Paths, ABC):
         elif isinstance(base, Object):
             method = base.cls.found(name) if base.cls is not None else MISSING
             hidden = Unknown(why=f"a property of {base.name} takes it") if isinstance(method, Def) else value
-            self.put(base.attributes, name, named(hidden, name))
+            self.put(base.cells, name, named(hidden, name))
         elif isinstance(base, Dotted) and base.name.startswith(SETTINGS):
             self.unread(s, "no YAML is known for it")
         elif isinstance(base, Unknown) and _looks_like_an_option(self.code(s)):

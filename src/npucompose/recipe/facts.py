@@ -1,12 +1,12 @@
-"""What a script says about compiling, and which of its assignments compete for an option."""
+"""What a script says about compiling."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 from attrs import asdict, define, field
 
-from npucompose.recipe.values import Cells, CompileCall, Config, Const, ScriptBackend, Unknown, competitor
+from npucompose.recipe.values import CompileCall, Config, ScriptBackend
 from npucompose.recipe.vendor_options import Unread
 
 
@@ -39,14 +39,3 @@ class Facts:
         for name, more in asdict(other, recurse=False).items():
             mine = getattr(self, name)
             mine.extend(more) if isinstance(more, list) else mine.update(more)
-
-
-def unsettled(cells: Cells) -> Iterator[tuple[str, Const, str]]:
-    """(option, assignment that competes for it, why it is not certain)"""
-    for path, cell in cells.items():
-        rivals = cell.either if isinstance(cell, Unknown) else ()
-        for value in rivals:
-            if isinstance(value, Const) and isinstance(cell, Unknown) and value.node is not None:
-                others = [competitor(other) for other in rivals if other is not value]
-                against = f", against {' or '.join(others)}" if others else ", and another value may come after it"
-                yield path, value, f"{cell.why}{against}"

@@ -17,6 +17,7 @@ from npucompose.recipe.values import (
     MISSING,
     NOT_CONSTANT,
     REST,
+    Cells,
     Const,
     Def,
     Dotted,
@@ -74,7 +75,7 @@ class Functions(Expressions, ABC):
         made = self.made(s, Object, name=s.name, bases=own, foreign=bool(foreign), fields=fields, node=s)
         for decorator in s.decorator_list:
             self.value(decorator, scope)
-        self.block(s.body, Scope(names=made.attributes, parent=scope, home=made))
+        self.block(s.body, Scope(names=made.cells, parent=scope, home=made))
         self.classes.append(made)
         return made
 
@@ -128,7 +129,7 @@ class Functions(Expressions, ABC):
                 any_field = [(one, keywords[REST]) for one in cls.fields if REST in keywords]
                 named_ones = [(one, value) for one, value in keywords.items() if one != REST]
                 for field_name, value in (*any_field, *zip(cls.fields, args, strict=False), *named_ones):
-                    self.put(made.attributes, field_name, value)
+                    self.put(made.cells, field_name, value)
         special = [cls.found(name) for name in ("__new__", "__getattr__", "__getattribute__", "__setattr__")]
         plainly = all(method is MISSING for method in special)
         return made if plainly else Unknown(why=f"{cls.name} has attributes of its own making", either=(made,))
@@ -150,7 +151,7 @@ class Functions(Expressions, ABC):
         self.now = born = self.now + 1
         self.start, self.exits, self.finals, self.calls = (mark, doubts), [], [], (*self.calls, e)
         self.open.append(made.node)
-        scope = Scope(names=self.cells(bound=True), parent=made.scope)
+        scope = Scope(names=Cells(self.now, bound=True), parent=made.scope)
         scope.names.update(self._bound(made, args, keywords))
         self.block(made.node.body, scope)  # what it raises ends the reading
         if not self.dead:
@@ -187,7 +188,7 @@ class Functions(Expressions, ABC):
             bound[spec.kwarg.arg] = self.filled(self.made(made.node, Items), more)
         if owner is not None and made.home is not None:
             above = Object(name="super", bases=made.home.bases, foreign=made.home.foreign)
-            view = Object(name="super", attributes=owner.attributes, cls=above, real=owner.real or owner)
+            view = Object(name="super", cells=owner.cells, cls=above, real=owner.real or owner)
             bound["super"] = Partial(function=Dotted(name="super()"), node=made.node, args=(view,), keywords={})
         return bound
 
@@ -234,8 +235,8 @@ class Functions(Expressions, ABC):
         if home is not None and "staticmethod" not in decorators(made.node):
             if len(home.instances) != 1:
                 owner = self.made(made.node, Object, name=home.name, cls=home)
-                for name in {name for one in home.instances for name in one.attributes}:
-                    self.put(owner.attributes, name, merge([one.found(name) for one in home.instances], SEVERAL))
+                for name in {name for one in home.instances for name in one.cells}:
+                    self.put(owner.cells, name, merge([one.found(name) for one in home.instances], SEVERAL))
             else:
                 owner = home.instances[0]
             made = evolve(made, owner=owner)

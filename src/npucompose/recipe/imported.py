@@ -17,15 +17,11 @@ from npucompose.compose.tree import compose
 from npucompose.errors import ConfigError, listed, raise_for
 from npucompose.input_safety import plain_yaml, read_text
 from npucompose.recipe import dialects, header
-from npucompose.recipe.command_line import read_command_line
 from npucompose.recipe.compilations import assumption, chosen, compilations, others
+from npucompose.recipe.dialects import read_command_line
 from npucompose.recipe.facts import Facts, TooLong
 from npucompose.recipe.reader import reading
-from npucompose.recipe.values import (
-    CompileCall,
-    Unknown,
-    without_mode,
-)
+from npucompose.recipe.values import CompileCall, Unknown
 from npucompose.recipe.vendor_options import Unread, translated
 from npucompose.schema.experiment import Choice, CompileKeywords, Logs, Mode, Shapes, Tiling
 from npucompose.schema.streams import matches
@@ -222,7 +218,7 @@ def _joined(
     every = compilations(facts)
     said = chosen(every, compilation, notes)
     config, mode = said.config, said.mode
-    values, lost = without_mode(said.values), list[str]()
+    values, lost = said.options, list[str]()
     if config.package == "torchair" and mode == "npugraph_ex":
         values, lost = translated(values)
     options = CompilerOptions(values=values, torch_npu_version=version)

@@ -15,9 +15,10 @@ from typing import Any, TypeAlias
 
 from attrs import define, evolve, field
 
-from npucompose.recipe.facts import Facts, TooLong, unsettled
+from npucompose.recipe.facts import Facts, TooLong
 from npucompose.recipe.values import (
     MISSING,
+    MOST_ITEMS,
     REST,
     At,
     Cells,
@@ -31,11 +32,11 @@ from npucompose.recipe.values import (
     Partial,
     Unknown,
     Value,
+    competitor,
     inside,
     known,
     merge,
     same,
-    size,
 )
 from npucompose.recipe.vendor_options import HOOKS, Unread, attributes, group_of, set_option
 
@@ -107,21 +108,17 @@ class Paths:
 
     # Assignments.
 
-    def cells(self, bound: bool = False) -> Cells:
-        return Cells(self.now, bound)
-
     def made(self, site: ast.AST, kind: Any, **fields: Any) -> Any:
         """A new object with cells of its own; one that a repeated body makes is the same in each reading of it."""
-        name = "items" if kind is Items else "attributes" if kind is Object else "cells"
         at = (site, kind, self.calls)
         found = self.sites.get(at) if self.repeated else None
         if found is None:
-            found = self.sites[at] = kind(**{name: self.cells()}, **fields)
+            found = self.sites[at] = kind(cells=Cells(self.now), **fields)
         elif kind is CompileCall:
             found = evolve(found, **fields)
-        self.watched.pop(id(getattr(found, name)), None)
-        for key in list(getattr(found, name)):
-            self.put(getattr(found, name), key, MISSING)
+        self.watched.pop(id(found.cells), None)
+        for key in list(found.cells):
+            self.put(found.cells, key, MISSING)
         return found
 
     def put(self, cells: Cells, key: str, value: Value) -> None:
@@ -301,9 +298,8 @@ class Paths:
         elif isinstance(value, At):
             self.spoil(value.config.cells, why, under=f"{value.path}.")
         elif isinstance(value, (Items, Object)):
-            cells = value.items if isinstance(value, Items) else value.attributes
-            parts = list(cells.values())
-            self.spoil(cells, why)
+            parts = list(value.cells.values())
+            self.spoil(value.cells, why)
             for part in parts:
                 self.escape(part, why, seen)
         elif isinstance(value, (Unknown, Partial)):
@@ -319,39 +315,43 @@ class Paths:
             config.hooks[HOOKS[path]] = s
             return
         whole = name == REST or group_of(config.package, path, self.torch_npu)
-        leaf = there.get(path)
-        found: dict[str, Any] = {}
-        why = "a whole sub-configuration is replaced" if whole else self._refused(config, path, value, found)
-        why = str(value) if name == REST else why
-        if why:
-            self.unread(s, why)
+        found, why = None, str(value) if name == REST else "a whole sub-configuration is replaced"
         if whole:
             self.spoil(config.cells, why, under="" if name == REST else f"{path}.")
-        set_here = {at: Const(value=kept, node=s) for at, kept in found.items()}
-        lost = {leaf.path: Unknown(why=why)} if leaf is not None and not found else {}
-        for at, cell in {**lost, **set_here}.items():
+        else:
+            found, why = self._taken(config, path, value)
+        if why:
+            self.unread(s, why)
+        if path in there:
+            cell = Unknown(why=why) if why else Const(value=found, node=s)
             for part in [part for one in config.cells.values() for part in alternatives(one)]:
                 if isinstance(part, CompileCall):
-                    self._later(part.cells, at, cell)
-            self.put(config.cells, at, cell)
+                    self._later(part.cells, there[path].path, cell)
+            self.put(config.cells, there[path].path, cell)
 
-    def _refused(self, config: Config, path: str, value: Value, found: dict[str, Any]) -> str:
-        """Why a value is not taken; else it is in `found`."""
+    def _taken(self, config: Config, path: str, value: Value) -> tuple[Any, str]:
+        """(the value as the option holds it, why it does not take it)"""
         leaf = attributes(config.package, self.torch_npu).get(path)
-        kept, why = known(value)
+        room = [MOST_ITEMS]
+        kept, why = known(value, room)
         if why:
-            return why
+            return None, why
         if leaf is not None and (leaf.kind == "names" and kept is not None) != isinstance(value, Filter):
-            return "it takes a function of nodes" if leaf.kind == "names" else "it is a function"
-        self.step(size(kept))
-        return set_option(config.package, found, path, kept, self.torch_npu) or ""
+            return None, "it takes a function of nodes" if leaf.kind == "names" else "it is a function"
+        self.step(MOST_ITEMS - room[0])
+        found: dict[str, Any] = {}
+        why = set_option(config.package, found, path, kept, self.torch_npu) or ""
+        return next(iter(found.values()), None), why
 
     def settle(self) -> None:
         """The assignments that compete, of every configuration, as lines that are not read."""
-        for cells in [one.cells for one in (*self.facts.configs, *self.facts.compiles)]:
-            for path, value, why in unsettled(cells):
-                named = path.rpartition(".")[2] in self.short(value.node)
-                self.unread(value.node, why if named else f"{path}: {why}")
+        entries = [entry for one in (*self.facts.configs, *self.facts.compiles) for entry in one.cells.items()]
+        for path, cell, value in [(path, one, part) for path, one in entries for part in alternatives(one)]:
+            if isinstance(cell, Unknown) and isinstance(value, Const) and value.node is not None:
+                others = [competitor(other) for other in cell.either if other is not value]
+                against = f"against {' or '.join(others)}" if others else "and another value may come after it"
+                said = path.rpartition(".")[2] in self.short(value.node)
+                self.unread(value.node, f"{'' if said else f'{path}: '}{cell.why}, {against}")
 
 
 def alternatives(value: Value) -> Sequence[Value]:

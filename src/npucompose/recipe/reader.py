@@ -26,6 +26,7 @@ from npucompose.recipe.values import (
     MISSING,
     NOT_CONSTANT,
     At,
+    Cells,
     Const,
     Dotted,
     Items,
@@ -54,7 +55,7 @@ def reading(tree: ast.Module, torch_npu: str = REFERENCE, assumed: Mapping[str, 
     """A reader that has read a script: its facts, its conditions, and the assumptions that were needed."""
     nodes = list(ast.walk(tree))
     reader = Reader(torch_npu, MOST_STEPS + 10 * len(nodes), assumed=assumed or {})
-    scope = Scope(names=reader.cells(bound=True))
+    scope = Scope(names=Cells(bound=True))
     scope.names["__name__"] = Const(value="__main__")
     reader.block(tree.body, scope)
     reader.dead = False
@@ -265,7 +266,7 @@ class Reader(Functions):
             self.each(self.value(target.value, scope), lambda base: self._put_item(base, key, value, s))
 
     def _put_item(self, base: Value, key: Value, value: Value, s: ast.AST) -> None:
-        is_new = isinstance(key, Const) and isinstance(base, Items) and str(key.value) not in base.items
+        is_new = isinstance(key, Const) and isinstance(base, Items) and str(key.value) not in base.cells
         if isinstance(base, Items) and not (base.listed and is_new):
             self.filled(base, [(key if isinstance(key, Const) else Unknown(why=NOT_CONSTANT, either=(value,)), value)])
         elif isinstance(base, Items):
@@ -281,7 +282,7 @@ class Reader(Functions):
 
             def drop(base: Value) -> None:
                 if isinstance(base, Items) and isinstance(key, Const) and not base.listed:
-                    self.put(base.items, str(key.value), MISSING)
+                    self.put(base.cells, str(key.value), MISSING)
                 else:
                     self.escape(base, f"line {target.lineno} takes something from it")
                     self._put_item(base, key, MISSING, s)
