@@ -22,8 +22,6 @@ from npucompose.recipe.marks import (
     mark_static,
     of_a_logger,
     patch_for_hcom,
-    register_replacement,
-    set_compile_mode,
     set_dim_gears,
     set_logs,
 )
@@ -65,6 +63,14 @@ WITHOUT_YAML: Mapping[str, str] = {
     "options": "torchair's cache_compile takes any keyword and passes over options: it reads config",
 }
 """Keywords of cache_compile that no option says, and why not; any other one has no YAML."""
+NO_YAML: Mapping[str, str] = {
+    "register_replacement": "a replacement is Python: passes=replace has the known ones, and a pattern of your own is "
+    "registered for it (docs/adding_a_pass.md)",
+    "set_compile_mode": "it is about operators outside of a graph, for the whole process: no YAML is known for it",
+}
+"""Functions that no option says, and why not; any other one has no YAML."""
+WATCHED = ("torch._dynamo.mark", "torch._dynamo.maybe_mark", "torch.npu.set_compile_mode")
+"""How the names of functions of torch begin of which none is passed over."""
 COMPILE_FX = "npugraph_ex.compile_fx"
 PATCHING_MODULE = "patch_for_hcom_allreduce"
 """A module of torchair that patches torch.distributed.all_reduce where it is imported
@@ -89,8 +95,8 @@ def called(reader: Paths, name: str, e: ast.Call, args: Args, keywords: Keywords
     inner = vendor and ((parts[1:2] and parts[1] in SILENT) or any(part.startswith("_") for part in parts))
     if inner and parts[1] in ("scope", "ops"):
         in_a_model(reader, last, e)
-    if (vendor and not inner) or name.startswith(("torch._dynamo.mark", "torch._dynamo.maybe_mark")):
-        reader.unread(e, f"no YAML is known for {name}")
+    if (vendor and not inner) or name.startswith(WATCHED):
+        reader.unread(e, NO_YAML.get(last, f"no YAML is known for {name}"))
     if not vendor and last in ("CompilerConfig", "get_npu_backend", "cache_compile"):
         reader.unread(e, f"it is not known where {last} comes from")
     passed_on = [v for v in (*args, *keywords.values()) if isinstance(v, (Config, At, ScriptBackend))]
@@ -204,7 +210,8 @@ def compile_fx(reader: Paths, package: Package, e: ast.Call, given: Keywords) ->
 def _compiled(reader: Paths, e: ast.Call, found: Config, given: Keywords, **keywords: Any) -> Value:
     if reader.doubt:
         reader.unread(e, f"{reader.doubt}: read as if it were run")
-    made = reader.made(e, CompileCall, package=found.package, config=found, node=e, rival=reader.rival, **keywords)
+    place = (e, *[call for call in reader.calls if not isinstance(call, str)])
+    made = reader.made(e, CompileCall, package=found.package, config=found, node=e, place=place, **keywords)
     for path, cell in found.cells.items():
         if not path.startswith("#"):
             reader.put(made.cells, path, cell)
@@ -212,7 +219,8 @@ def _compiled(reader: Paths, e: ast.Call, found: Config, given: Keywords, **keyw
     reader.facts.compiles.append(made)
     for options in alternatives(given.get("options", NONE)):
         if isinstance(options, Items):
-            reader.watch(options.cells, made.cells, "npugraph_ex." if found.package == "npugraph_ex" else "")
+            prefix = "npugraph_ex." if found.package == "npugraph_ex" else ""
+            reader.watched.setdefault(id(options.cells), []).append((made.cells, prefix))
     return Unknown(why="a compiled model")
 
 
@@ -287,13 +295,11 @@ VENDOR: Mapping[str, tuple[Act, str]] = {
     "set_dim_gears": (set_dim_gears, "t dim_gears"),
     "patch_for_hcom": (patch_for_hcom, "..."),
     "_process_kwargs_options": (process_kwargs_options, "config kwargs ..."),
-    "register_replacement": (register_replacement, "search_fn replace_fn ..."),
 }
 """{function: what reads a call of it, its signature as `bound` takes it}."""
 CHANGES_ENVIRONMENT = ("putenv", "unsetenv", *(f"environ.{name}" for name in ("setdefault", "update", "pop", "clear")))
 KNOWN: Mapping[str, tuple[Act, str]] = {
     "torch.compile": (compile, "model * backend dynamic fullgraph options"),
-    "torch.npu.set_compile_mode": (set_compile_mode, "jit_compile ..."),
     "torch._dynamo.mark_static": (mark_static, "t index ..."),
     "torch._dynamo.mark_dynamic": (mark_dynamic, "t index hint min max ..."),
     "torch._logging.set_logs": (set_logs, "..."),

@@ -1,22 +1,63 @@
-"""Which of the compilations of a script an experiment is, and what a person says of its conditions."""
+"""What a script says about compiling, which of its compilations an experiment is, and what a person assumes."""
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from operator import attrgetter
 from typing import Any
 
 import attrs
+from attrs import asdict, define, field
 
 from npucompose.errors import ConfigError
-from npucompose.recipe.dialects import NO_CALL
-from npucompose.recipe.facts import Facts
-from npucompose.recipe.values import CONDITION, MISSING, Cells, CompileCall, Const, Unknown, merge
+from npucompose.recipe.values import (
+    CONDITION,
+    MISSING,
+    NO_CALL,
+    Cells,
+    CompileCall,
+    Config,
+    Const,
+    ScriptBackend,
+    Unknown,
+    merge,
+)
 from npucompose.recipe.vendor_options import Unread
 from npucompose.vendor.option_specs import shown
 
 ANOTHER = "the compilation that is told has another configuration"
+
+
+class TooLong(Exception):
+    """The functions of a script call one another so often that reading it would not end."""
+
+
+@define(kw_only=True)
+class Facts:
+    """Everything that a script says about compiling, in the order in which it says it."""
+
+    configs: list[Config] = field(factory=list)
+    backends: list[ScriptBackend] = field(factory=list)
+    compiles: list[CompileCall] = field(factory=list)
+    marks: list[tuple[str, tuple[int, ...] | None]] = field(factory=list)
+    """(argument, dimensions) of each mark_dynamic; None for the dimensions of a mark_static."""
+    gears: list[tuple[str, Mapping[int, tuple[int, ...]]]] = field(factory=list)
+    """(argument, {dimension: sizes}) of each torchair.inference.set_dim_gears."""
+    levels: dict[str, str] = field(factory=dict)
+    artifacts: list[str] = field(factory=list)
+    hcom: list[tuple[int, str, str]] = field(factory=list)
+    """(line, code, why it may not be called) of each patch_for_hcom."""
+    in_models: list[tuple[str, str, int]] = field(factory=list)
+    """(what is decided, function, line or 0) of the scopes and events in a model's own code."""
+    elsewhere: dict[int, str] = field(factory=dict)
+    """{line: code} of what may compile with a configuration of the script, and is not in it."""
+    unread: list[Unread] = field(factory=list)
+
+    def add(self, other: Facts) -> None:
+        for name, more in asdict(other, recurse=False).items():
+            mine = getattr(self, name)
+            mine.extend(more) if isinstance(more, list) else mine.update(more)
 
 
 def assumption(given: str) -> tuple[str, Any]:
@@ -57,7 +98,7 @@ def chosen(every: Sequence[CompileCall], asked: int | None, notes: list[str]) ->
     found = every[number - 1]
     if len(every) > 1:
         notes.append(f"of {len(every)} compilations, number {number} is told (--compilation N tells another): {listed}")
-    rivals = [one for one in every if one.rival and one.rival == found.rival]
+    rivals = [one for one in every if one.place and one.place == found.place]
     if asked is None and len(rivals) > 1:
         notes.append("which of several configurations it is compiled with is not certain: what they share is told")
         cells = Cells()

@@ -7,8 +7,6 @@ Knows none of their keys.
 
 from __future__ import annotations
 
-import ast
-import json
 import re
 import shlex
 from abc import ABC, abstractmethod
@@ -23,8 +21,8 @@ from npucompose.compose.check import check
 from npucompose.compose.references import CLOSED, Environment
 from npucompose.compose.tree import compose
 from npucompose.errors import ConfigError, unknown
-from npucompose.recipe.facts import Facts
-from npucompose.recipe.values import CompileCall, Config, Const
+from npucompose.recipe.compilations import Facts
+from npucompose.recipe.values import NO_CALL, CompileCall, Config, Const
 from npucompose.recipe.vendor_options import Package, Unread, set_option
 from npucompose.registry import Registry
 from npucompose.schema.experiment import Experiment
@@ -33,7 +31,6 @@ from npucompose.vendor.option_specs import shown
 
 NO_TEXTS: Mapping[str, str] = {}
 VLLM_ASCEND = "vllm-ascend"
-NO_CALL = ast.Call(func=ast.Name("compile", ast.Load()), args=[], keywords=[], lineno=0, col_offset=0)
 
 
 @define(kw_only=True)
@@ -129,12 +126,6 @@ class Exported:
     def as_dict(self) -> dict[str, Any]:
         said = attrs.asdict(self, filter=lambda field, _: field.name != "arguments")
         return {"command_line": shlex.join(self.arguments), **said}
-
-
-def json_arguments(**options: Mapping[str, Any]) -> tuple[str, ...]:
-    """`json_arguments(additional_config={"a": 1})` is ("--additional-config", '{"a": 1}'); what is empty has none."""
-    named = ((f"--{name.replace('_', '-')}", json.dumps(value)) for name, value in options.items() if value)
-    return tuple(word for option in named for word in option)
 
 
 class Dialect(ABC):

@@ -189,11 +189,6 @@ def _is_tensor(value: Any) -> bool:
     return isinstance(value, torch.Tensor)
 
 
-def options_of(experiment: Experiment) -> dict[str, Any]:
-    """{the vendor's dotted path: value} of what differs from the defaults, in the order of the table."""
-    return {EVERY_LEAF[path].genuine_path: value for path, value in experiment.compiler.changed().items()}
-
-
 def text(parts: Parts) -> str:
     """The whole script."""
     flat, experiment = is_flat(parts), parts.experiment
@@ -271,11 +266,11 @@ def _graph(graph: FrozenGraph, flat: bool) -> dict[str, Any]:
 
 def _renamed(edit: str) -> Code:
     """Scopes are npugraph_ex's own; its other operators of streams are air's."""
-    tree = ast.parse(edit, mode="eval")
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Attribute) and node.attr.startswith("scope") and isinstance(node.value, ast.Attribute):
-            node.value.attr = NPUGRAPH_EX if ast.unparse(node.value) == "torch.ops.air" else node.value.attr
-    return Code(ast.unparse(tree))
+    for node in ast.walk(ast.parse(edit, mode="eval")):
+        if isinstance(node, ast.Attribute) and ast.unparse(node).startswith("torch.ops.air.scope_"):
+            operator = ast.get_source_segment(edit, node) or ""
+            return Code(edit.replace(operator, operator.replace("air", NPUGRAPH_EX, 1), 1))
+    return Code(edit)
 
 
 def _pass(stage: Stage, graphs: Sequence[FrozenGraph]) -> dict[str, Any]:

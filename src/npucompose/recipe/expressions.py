@@ -7,17 +7,25 @@ from __future__ import annotations
 
 import ast
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import pairwise
 from typing import Any
 
 from attrs import define, evolve, field
 
-from npucompose.recipe.arithmetic import LONGEST, applied, compared, computed
 from npucompose.recipe.calls import Args, Keywords, called, compared_with_none
 from npucompose.recipe.paths import Paths
-from npucompose.recipe.python_calls import DICT_METHODS, PYTHON, held_in, why_unknown
+from npucompose.recipe.python_calls import (
+    DICT_METHODS,
+    LONGEST,
+    PYTHON,
+    applied,
+    compared,
+    computed,
+    held_in,
+    why_unknown,
+)
 from npucompose.recipe.values import (
     CONDITION,
     LOOP,
@@ -52,7 +60,6 @@ from npucompose.recipe.values import (
 
 SETTINGS = ("torchair", "npugraph_ex", "torch_npu", "torch.npu", "torch._dynamo")
 """Modules whose settings decide what is compiled: an assignment to one is never passed over."""
-COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.GeneratorExp, ast.DictComp)
 LIBRARIES = (
     "torch.", "torchair.", "npugraph_ex.", "torch_npu.", "os.", "sys.", "json.", "logging.", "math.", "time.", "copy.",
     "warnings.", "pprint.", "numpy.", "typing.", "dataclasses.", "abc.", "enum.", "collections.", "pathlib.",
@@ -123,40 +130,11 @@ class Expressions(Paths, ABC):
 
     def value(self, e: ast.expr, scope: Scope) -> Value:
         self.step()
-        found = self._value(e, scope)
+        found = EXPRESSIONS.get(type(e), Expressions._composed)(self, e, scope)
         if self.assumed and isinstance(found, Unknown) and (text := self.code(e)) in self.assumed:
             self.used.setdefault(text, e.lineno)
             return Const(value=self.assumed[text], node=e)
         return found
-
-    def _value(self, e: ast.expr, scope: Scope) -> Value:
-        if isinstance(e, ast.Constant):
-            return Const(value=e.value, node=e)
-        if isinstance(e, ast.Name):
-            found = scope.get(e.id)
-            return (
-                found if found is not MISSING else Unknown(why=f"'{e.id}' is not a constant of this script", name=e.id)
-            )
-        if isinstance(e, ast.Attribute):
-            return self.each(self.value(e.value, scope), lambda base: self._attribute(base, e))
-        if isinstance(e, ast.Subscript):
-            key = self.value(e.slice, scope)
-            return self.each(self.value(e.value, scope), lambda base: self._subscript(base, key, e))
-        if isinstance(e, ast.Dict):
-            pairs = [
-                (self.value(k, scope) if k else None, self.value(v, scope))
-                for k, v in zip(e.keys, e.values, strict=True)
-            ]
-            return self.filled(self.made(e, Items), pairs)
-        if isinstance(e, (ast.List, ast.Tuple, ast.Set)):
-            return self._list(e, scope)
-        if isinstance(e, ast.Call):
-            return self._call(e, scope)
-        if isinstance(e, ast.Lambda):
-            returned = ast.copy_location(ast.Return(value=e.body), e)
-            node = ast.FunctionDef(name="lambda", args=e.args, body=[returned], decorator_list=[])
-            return self.function(self.lambdas.setdefault(e, ast.copy_location(node, e)), scope)
-        return self._composed(e, scope)
 
     @abstractmethod
     def function(self, node: ast.FunctionDef | ast.AsyncFunctionDef, scope: Scope) -> Value:
@@ -167,22 +145,33 @@ class Expressions(Paths, ABC):
         self.asked.setdefault(text, e.lineno)
         return f"{CONDITION} (line {e.lineno}: {text})"
 
+    def _name(self, e: ast.Name, scope: Scope) -> Value:
+        found = scope.get(e.id)
+        return found if found is not MISSING else Unknown(why=f"'{e.id}' is not a constant of this script", name=e.id)
+
+    def _dict(self, e: ast.Dict, scope: Scope) -> Value:
+        pairs = [
+            (self.value(k, scope) if k else None, self.value(v, scope)) for k, v in zip(e.keys, e.values, strict=True)
+        ]
+        return self.filled(self.made(e, Items), pairs)
+
+    def _lambda(self, e: ast.Lambda, scope: Scope) -> Value:
+        returned = ast.copy_location(ast.Return(value=e.body), e)
+        node = ast.FunctionDef(name="lambda", args=e.args, body=[returned], decorator_list=[])
+        return self.function(self.lambdas.setdefault(e, ast.copy_location(node, e)), scope)
+
+    def _either(self, e: ast.IfExp, scope: Scope) -> Value:
+        held = truth(self.value(e.test, scope))
+        if held is None:
+            return self._one_of([e.body, e.orelse], e.test, scope)
+        return self.value(e.body if held else e.orelse, scope)
+
+    def _walrus(self, e: ast.NamedExpr, scope: Scope) -> Value:
+        self.assign(e.target, self.value(e.value, scope), scope, e)
+        return self.value(ast.Name(e.target.id), scope)
+
     def _composed(self, e: ast.expr, scope: Scope) -> Value:
         """Every part is read, for it may call something."""
-        if isinstance(e, ast.IfExp):
-            held = truth(self.value(e.test, scope))
-            return (
-                self._one_of([e.body, e.orelse], e.test, scope)
-                if held is None
-                else self.value(e.body if held else e.orelse, scope)
-            )
-        if isinstance(e, ast.BoolOp):
-            return self._first_that_decides(e, scope)
-        if isinstance(e, COMPREHENSIONS):
-            return self._comprehension(e, scope)
-        if isinstance(e, ast.NamedExpr):
-            self.assign(e.target, self.value(e.value, scope), scope, e)
-            return self.value(ast.Name(e.target.id), scope)
         parts = [self.value(part, scope) for part in ast.iter_child_nodes(e) if isinstance(part, ast.expr)]
         return self._computed(e, parts) if parts else Unknown(why=NOT_CONSTANT)
 
@@ -270,7 +259,10 @@ class Expressions(Paths, ABC):
             return Unknown(why=NOT_CONSTANT, either=held_in(items))
         return self.listed(e, items)
 
-    def _attribute(self, base: Value, e: ast.Attribute) -> Value:
+    def _attribute(self, e: ast.Attribute, scope: Scope) -> Value:
+        return self.each(self.value(e.value, scope), lambda base: self.attribute(base, e))
+
+    def attribute(self, base: Value, e: ast.Attribute) -> Value:
         if isinstance(base, Dotted):
             return module(f"{base.name}.{e.attr}")
         if isinstance(base, (Config, At)):
@@ -290,7 +282,11 @@ class Expressions(Paths, ABC):
             return Unknown(why=f"'{self.code(e)}' is a property that is set", name=e.attr)
         return self.own(bound, e, [], {}) if kinds & {"property", "cached_property"} else bound
 
-    def _subscript(self, base: Value, key: Value, e: ast.Subscript) -> Value:
+    def _subscript(self, e: ast.Subscript, scope: Scope) -> Value:
+        key = self.value(e.slice, scope)
+        return self.each(self.value(e.value, scope), lambda base: self.item(base, key, e))
+
+    def item(self, base: Value, key: Value, e: ast.Subscript) -> Value:
         if isinstance(base, Items) and isinstance(key, Const):
             at = key.value
             at = at + len(base.cells) if base.listed and isinstance(at, int) and at < 0 else at
@@ -342,7 +338,7 @@ class Expressions(Paths, ABC):
             self.unread(e, "no YAML is known for a call on a configuration")
             self.escape(on, f"line {e.lineno} calls {name} of it")
             return Unknown(why=NOT_CONSTANT)
-        function = self._attribute(on, e.func)
+        function = self.attribute(on, e.func)
         if isinstance(function, Unknown) and (
             isinstance(on, (Items, Unknown)) or (isinstance(on, Object) and on.is_foreign)
         ):
@@ -389,3 +385,20 @@ def decorators(node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) -> s
 def _looks_like_an_option(text: str) -> bool:
     """`cfg.experimental_config.frozen_parameter = True` of an unknown `cfg`; not `args.mode = 1`."""
     return any(f".{group}." in text for group in ("experimental_config", "debug", "ge_config", "dump_config", "export"))
+
+
+EXPRESSIONS: Mapping[type[ast.expr], Callable[[Expressions, Any, Scope], Value]] = {
+    ast.Constant: lambda reader, e, scope: Const(value=e.value, node=e),
+    ast.Name: Expressions._name,
+    ast.Attribute: Expressions._attribute,
+    ast.Subscript: Expressions._subscript,
+    ast.Dict: Expressions._dict,
+    **dict.fromkeys((ast.List, ast.Tuple, ast.Set), Expressions._list),
+    ast.Call: Expressions._call,
+    ast.Lambda: Expressions._lambda,
+    ast.IfExp: Expressions._either,
+    ast.BoolOp: Expressions._first_that_decides,
+    **dict.fromkeys((ast.ListComp, ast.SetComp, ast.GeneratorExp, ast.DictComp), Expressions._comprehension),
+    ast.NamedExpr: Expressions._walrus,
+}
+"""All others are computed of their parts, where those are constants."""

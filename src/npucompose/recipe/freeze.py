@@ -205,16 +205,14 @@ def _target(node: fx.Node) -> Code:
 
 def _literal(value: Any) -> Code:
     """A value as a script writes it: nodes as `edit['name']`, dtypes by name."""
+    return literal(value, _of_torch)
+
+
+def _of_torch(value: Any) -> Code:
     if isinstance(value, fx.Node):
         return item("edit", value.name)
-    if isinstance(value, (tuple, list)):
-        return literal((tuple if isinstance(value, tuple) else list)(map(_literal, value)))
-    if isinstance(value, Mapping):
-        return literal({key: _literal(part) for key, part in value.items()})
     if isinstance(value, slice):
         return call("slice", *map(_literal, (value.start, value.stop, value.step)))
-    if value is None or isinstance(value, (bool, int, float, str)):
-        return literal(value)
     if isinstance(value, (torch.dtype, torch.layout, torch.memory_format)):
         return dotted(str(value))
     raise Unfreezable(f"it gives an operator {value!r} ({type(value).__name__}), which a script cannot write")

@@ -6,11 +6,11 @@ import ast
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any
 
 from attrs import define, evolve, field
 
 from npucompose.recipe.expressions import LIBRARIES, Expressions, decorators
+from npucompose.recipe.paths import NEVER
 from npucompose.recipe.python_calls import held_in
 from npucompose.recipe.values import (
     CONDITION,
@@ -36,8 +36,6 @@ from npucompose.recipe.vendor_options import is_node_filter
 DEEPEST = 20
 
 CIRCLE = "the script's functions call each other in a circle"
-
-NEVER = "no line of the script calls it"
 
 SEVERAL = "instances have several values of it"
 
@@ -118,18 +116,19 @@ class Functions(Expressions, ABC):
         made: Object = self.made(e, Object, name=cls.name, cls=cls)
         if not any(one is made for one in cls.instances):
             cls.instances.append(made)
-        for name in ("__init__", "__post_init__"):
-            method = cls.found(name)
-            if isinstance(method, Def):
-                self.call(evolve(method, owner=made), e, *((args, keywords) if name == "__init__" else ((), {})))
-            elif name == "__init__" and cls.is_foreign:
-                for value in (made, *args, *keywords.values()):
-                    self.escape(value, f"line {getattr(e, 'lineno', 0)}: a class that is not in this script decides")
-            elif name == "__init__":
-                any_field = [(one, keywords[REST]) for one in cls.fields if REST in keywords]
-                named_ones = [(one, value) for one, value in keywords.items() if one != REST]
-                for field_name, value in (*any_field, *zip(cls.fields, args, strict=False), *named_ones):
-                    self.put(made.cells, field_name, value)
+        init, after = (cls.found(name) for name in ("__init__", "__post_init__"))
+        if isinstance(init, Def):
+            self.call(evolve(init, owner=made), e, args, keywords)
+        elif cls.is_foreign:
+            for value in (made, *args, *keywords.values()):
+                self.escape(value, f"line {getattr(e, 'lineno', 0)}: a class that is not in this script decides")
+        else:
+            any_field = dict.fromkeys(cls.fields if REST in keywords else (), keywords.get(REST, MISSING))
+            for name, value in {**any_field, **dict(zip(cls.fields, args, strict=False)), **keywords}.items():
+                if name != REST:
+                    self.put(made.cells, name, value)
+        if isinstance(after, Def):
+            self.call(evolve(after, owner=made), e, (), {})
         special = [cls.found(name) for name in ("__new__", "__getattr__", "__getattribute__", "__setattr__")]
         plainly = all(method is MISSING for method in special)
         return made if plainly else Unknown(why=f"{cls.name} has attributes of its own making", either=(made,))
@@ -205,17 +204,9 @@ class Functions(Expressions, ABC):
         They may be called in any order and any number of times: what one of them sets is certain in none of the others.
         """
 
-        def alone(act: Any) -> None:
-            doubts, self.doubts = self.doubts, []
-            act()
-            self.doubts = doubts
-
-        def perhaps(act: Any) -> None:
-            self.split(NEVER, lambda: alone(act), lambda: None)
-
         for cls in self.classes:  # grows while nested ones are found
             if not cls.instances:
-                perhaps(partial(self._instance, cls, cls.node, [], ANY))
+                self.split(NEVER, partial(self._instance, cls, cls.node, [], ANY), lambda: None)
 
         def body() -> None:
             for last in (False, True):
@@ -223,7 +214,7 @@ class Functions(Expressions, ABC):
                     name = made.node.name if isinstance(made, Def) else ""
                     if made.node not in self.seen and (last or name not in used):
                         self.seen.add(made.node)
-                        perhaps(partial(self._alone, made))
+                        self.split(NEVER, partial(self._alone, made), lambda: None)
 
         self.repeat(NEVER, body)
 

@@ -58,20 +58,16 @@ def set_dim_gears(reader: Paths, package: Any, e: ast.Call, given: Keywords) -> 
     said, name = given.get("dim_gears"), _name_of(given.get("t"))
     items = said.cells if isinstance(said, Items) else {}
     gears = {int(dim): plain(sizes) for dim, sizes in items.items() if dim.isdigit()}
-    if reader.doubt:
-        reader.unread(e, reader.doubt)
-    elif not name:
-        reader.unread(e, "it is not known which input this is")
-    elif not gears or len(gears) < len(items) or not all(map(_are_gears, gears.values())):
-        reader.unread(e, "YAML takes 2 to 100 constant sizes, of at least 1, for each dimension")
-    else:
-        kept = {dim: tuple(size for size in sizes if size >= LEAST_GEAR) for dim, sizes in gears.items()}
-        if kept != {dim: tuple(sizes) for dim, sizes in gears.items()}:
-            reader.unread(
-                e, "torch makes a size of 1 a constant: YAML takes two or more gears of at least 2, without it"
-            )
-        if all(len(sizes) > 1 for sizes in kept.values()):
-            reader.facts.gears.append((name, kept))
+    known = bool(gears) and len(gears) == len(items) and all(map(_are_gears, gears.values()))
+    why = reader.doubt or ("" if name else "it is not known which input this is")
+    why = why or ("" if known else "YAML takes 2 to 100 constant sizes, of at least 1, for each dimension")
+    kept = {} if why else {dim: tuple(size for size in sizes if size >= LEAST_GEAR) for dim, sizes in gears.items()}
+    if not why and any(1 in sizes for sizes in gears.values()):
+        why = "torch makes a size of 1 a constant: YAML takes two or more gears of at least 2, without it"
+    if why:
+        reader.unread(e, why)
+    if kept and all(len(sizes) > 1 for sizes in kept.values()):
+        reader.facts.gears.append((name, kept))
     return NONE
 
 
@@ -81,29 +77,6 @@ def _are_gears(sizes: Any) -> bool:
 
 def patch_for_hcom(reader: Paths, package: Any, e: ast.Call, given: Keywords) -> Value:
     reader.facts.hcom.append((e.lineno, reader.code(e), reader.doubt))
-    return NONE
-
-
-def register_replacement(reader: Paths, package: Any, e: ast.Call, given: Keywords) -> Value:
-    """register_replacement(search_fn, replace_fn, example_inputs, …): which functions, for they are Python."""
-    found = [given.get(name) for name in ("search_fn", "replace_fn")]
-    said = [getattr(value, "name", "") or getattr(getattr(value, "node", None), "name", "?") for value in found]
-    others = [name for name in given if name not in ("search_fn", "replace_fn")]
-    also = f", with {', '.join(others)}" if others else ""
-    reader.unread(
-        e,
-        f"a replacement is Python ({said[0]} by {said[1]}{also}): passes=replace has the known ones, and a pattern of "
-        "your own is registered for it (docs/adding_a_pass.md)",
-    )
-    return NONE
-
-
-def set_compile_mode(reader: Paths, package: Any, e: ast.Call, given: Keywords) -> Value:
-    value = given.get("jit_compile", Const(value=False))
-    known = f"={plain(value)}" if isinstance(value, Const) else ""
-    reader.unread(
-        e, f"jit_compile{known} is about operators outside of a graph, for the whole process: no YAML is known for it"
-    )
     return NONE
 
 

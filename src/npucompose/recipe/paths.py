@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 
 from attrs import define, evolve, field
 
-from npucompose.recipe.facts import Facts, TooLong
+from npucompose.recipe.compilations import Facts, TooLong
 from npucompose.recipe.values import (
     MISSING,
     MOST_ITEMS,
@@ -41,6 +41,8 @@ from npucompose.recipe.values import (
 from npucompose.recipe.vendor_options import HOOKS, Unread, attributes, group_of, set_option
 
 EXCEPT = "it is in an except clause"
+NEVER = "no line of the script calls it"
+"""Why a body may not be run; what it calls counts all the same."""
 LATER = "it may be set after the model is compiled"
 MOST_PASSES = 6
 """Of one loop's body; then all that it assigns is unknown."""
@@ -68,15 +70,13 @@ class Paths:
     log: list[tuple[Cells, str, Value, Value]] = field(factory=list)
     """(cells, key, what it was, what it became) of each assignment that was read."""
     watched: dict[int, list[tuple[Cells, str]]] = field(factory=dict)
-    """{id of the cells of a dict: (cells of a compilation with it, what its keys begin with there)}."""
+    """{id of the cells of a dict: (cells of a compilation with it, what its keys begin with there)}. What is put into a
+    dict of options after a compilation with them may count for it."""
     repeated: int = 0
     """How many bodies around this place may run several times."""
     sites: dict[Any, Any] = field(factory=dict)
     calls: tuple[Any, ...] = ()
-    """The calls of the script's functions that lead here, and the rounds of constant loops."""
-    choices: int = 0
-    """How often one of several values was possible; `rival` is the number of the choice that is made here."""
-    rival: int = 0
+    """The calls of functions that lead here, rounds of constant loops, and which of several values is taken."""
     exits: list[tuple[Left, Value, str]] = field(factory=list)
     """(what was assigned, what is returned, why it may not be) of each return of the function that is read."""
     defs: list[Def | Partial] = field(factory=list)
@@ -134,10 +134,6 @@ class Paths:
             plainly = value if why else Const(value=kept, node=getattr(value, "node", None))
             self._later(compiled, prefix + key if prefix else REST, plainly)
 
-    def watch(self, cells: Cells, compiled: Cells, prefix: str) -> None:
-        """What is put into a dict of options after a compilation with them may count for it."""
-        self.watched.setdefault(id(cells), []).append((compiled, prefix))
-
     def _later(self, compiled: Cells, path: str, value: Value) -> None:
         """The model is compiled when it is called first."""
         if path.endswith(REST):
@@ -167,13 +163,13 @@ class Paths:
 
     # Paths.
 
-    def split(self, why: str, *ways: Way) -> None:
-        """One of several ways is taken."""
+    def split(self, why: str, *ways: Way, certain: Way | None = None) -> None:
+        """One of several ways is taken; a `certain` one at least begins."""
         mark, count, before = len(self.trail), len(self.doubts), self.leaves
         self.now = born = self.now + 1
         ends: list[Left] = []
         for way in ways:
-            self.doubts.append(why)
+            self.doubts += [] if way is certain or why == NEVER else [why]
             way()
             del self.doubts[count:]
             ends += [] if self.dead else [self.left(mark)]
@@ -192,18 +188,14 @@ class Paths:
         usable += [] if value.closed and usable else [evolve(value, either=(), closed=False)]
 
         def take(number: int) -> None:
-            calls, self.calls = self.calls, (*self.calls, number)
+            calls, self.calls = self.calls, (*self.calls, f"value {number}")
             found.append(act(usable[number]))
             self.calls = calls
 
-        rival = self.rival
         if len(usable) == 1:
             take(0)
         else:
-            self.choices = self.choices + 1
-            self.rival = self.rival or self.choices
             self.split(str(value), *[partial(take, number) for number in range(len(usable))])
-        self.rival = rival
         return merge(found, value.why)
 
     def choice(self, value: Value, act: Callable[[Any], Any]) -> Any:
@@ -220,7 +212,7 @@ class Paths:
         for passed in range(MOST_PASSES + 1):
             facts, self.facts = self.facts, Facts()
             mark, start, found, seen = len(self.trail), len(self.log), len(self.defs), set(self.seen)
-            self.doubts.append(why)
+            self.doubts += [] if why == NEVER else [why]
             body()
             del self.doubts[count:]
             self.dead = False
@@ -253,26 +245,20 @@ class Paths:
 
     def attempt(self, body: Way, handlers: Sequence[Way], otherwise: Way) -> None:
         """A body that an exception may end anywhere, and what is read then."""
-        mark, start, count, leaves = len(self.trail), len(self.log), len(self.doubts), self.leaves
-        self.now = born = self.now + 1
-        body()
-        writes = self.log[start:]
-        if not self.dead:
-            otherwise()
-        ends = [] if self.dead else [self.left(mark)]
-        del self.doubts[count:]
-        for handler in handlers:
-            self.undo(mark, born)
-            self.dead = False
+        start = len(self.log)
+        writes: list[tuple[Cells, str, Value, Value]] = []
+
+        def tried() -> None:
+            body()
+            writes.extend(self.log[start:])
+            if not self.dead:
+                otherwise()
+
+        def caught(handler: Way) -> None:
             self.widen(writes, self.now + 1, EXCEPT)
-            self.doubts.append(EXCEPT)
             handler()
-            del self.doubts[count:]
-            ends += [] if self.dead else [self.left(mark)]
-        self.undo(mark, born)
-        self.join(ends, born, EXCEPT)
-        self.dead = not ends
-        self.doubts += [EXCEPT] if self.leaves != leaves else []
+
+        self.split(EXCEPT, tried, *[partial(caught, handler) for handler in handlers], certain=tried)
 
     # What is known of objects.
 

@@ -26,6 +26,10 @@ REST = "**"
 """Key of what only running the script would put into a dict, a list, an object or a configuration."""
 
 
+NO_CALL = ast.Call(func=ast.Name("compile", ast.Load()), args=[], keywords=[], lineno=0, col_offset=0)
+"""Of a compilation that no line of a script makes."""
+
+
 class Cells(dict[str, "Value"]):
     """The names of a scope, the items of a dict, the options of a configuration: all that assignments change.
 
@@ -230,7 +234,7 @@ class CompileCall(Options):
     node: ast.Call
     cached: bool = False
     """It is TorchAir's cache_compile."""
-    rival: int = 0
+    place: tuple[Any, ...] = ()
     """Equal in the compilations of one call that is made with one of several configurations."""
 
     def __str__(self) -> str:
