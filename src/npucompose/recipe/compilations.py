@@ -101,12 +101,11 @@ def chosen(every: Sequence[CompileCall], asked: int | None, notes: list[str]) ->
     rivals = [one for one in every if one.place and one.place == found.place]
     if asked is None and len(rivals) > 1:
         notes.append("which of several configurations it is compiled with is not certain: what they share is told")
-        cells = Cells()
-        for path in {path for one in rivals for path in one.cells}:
-            cells[path] = merge([one.cells.get(path, MISSING) for one in rivals], CONDITION)
+        paths = {path for one in rivals for path in one.cells}
+        shared = {path: merge([one.cells.get(path, MISSING) for one in rivals], CONDITION) for path in paths}
         modes = {one.mode for one in rivals}
-        cells["mode"] = Const(value=modes.pop()) if len(modes) == 1 else Unknown(why=CONDITION)
-        found = attrs.evolve(found, cells=cells)
+        shared["mode"] = Const(value=modes.pop()) if len(modes) == 1 else Unknown(why=CONDITION)
+        found = attrs.evolve(found, cells=Cells(values=shared))
     return found
 
 

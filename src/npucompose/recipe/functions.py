@@ -114,8 +114,7 @@ class Functions(Expressions, ABC):
 
     def _instance(self, cls: Object, e: ast.AST, args: Sequence[Value], keywords: Mapping[str, Value]) -> Value:
         made: Object = self.made(e, Object, name=cls.name, cls=cls)
-        if not any(one is made for one in cls.instances):
-            cls.instances.append(made)
+        cls.instances.setdefault(id(made), made)
         init, after = (cls.found(name) for name in ("__init__", "__post_init__"))
         if isinstance(init, Def):
             self.call(evolve(init, owner=made), e, args, keywords)
@@ -150,9 +149,8 @@ class Functions(Expressions, ABC):
         self.now = born = self.now + 1
         self.start, self.exits, self.finals, self.calls = (mark, doubts), [], [], (*self.calls, e)
         self.open.append(made.node)
-        scope = Scope(names=Cells(self.now, bound=True), parent=made.scope)
-        scope.names.update(self._bound(made, args, keywords))
-        self.block(made.node.body, scope)  # what it raises ends the reading
+        names = Cells(self.now, bound=True, values=self._bound(made, args, keywords))
+        self.block(made.node.body, Scope(names=names, parent=made.scope))  # what it raises ends the reading
         if not self.dead:
             self.exits.append((self.left(mark), Const(value=None), self.doubt if len(self.doubts) > doubts else ""))
         exits, dead, self.dead = self.exits, self.dead, not self.exits
@@ -176,8 +174,7 @@ class Functions(Expressions, ABC):
         bound |= made.defaults if REST not in keywords else {}
         given = [owner, *args] if owner is not None else list(args)
         pairs = [*zip(names, given, strict=False), *((k, v) for k, v in keywords.items() if k in every)]
-        for name, value in pairs:
-            bound[name] = evolve(value, name=name, argument=True) if isinstance(value, Unknown) else value
+        bound |= {k: evolve(v, name=k, argument=True) if isinstance(v, Unknown) else v for k, v in pairs}
         if spec.vararg is not None:
             bound[spec.vararg.arg] = Unknown(
                 why=NOT_CONSTANT, name=spec.vararg.arg, either=held_in(given[len(names) :])
@@ -226,10 +223,10 @@ class Functions(Expressions, ABC):
         if home is not None and "staticmethod" not in decorators(made.node):
             if len(home.instances) != 1:
                 owner = self.made(made.node, Object, name=home.name, cls=home)
-                for name in {name for one in home.instances for name in one.cells}:
-                    self.put(owner.cells, name, merge([one.found(name) for one in home.instances], SEVERAL))
+                for name in {name for one in home.instances.values() for name in one.cells}:
+                    self.put(owner.cells, name, merge([one.found(name) for one in home.instances.values()], SEVERAL))
             else:
-                owner = home.instances[0]
+                (owner,) = home.instances.values()
             made = evolve(made, owner=owner)
         self.call(made, made.node, [], ANY)
 

@@ -118,4 +118,5 @@ def _environment() -> Any:
         autoescape=False,
     )
     made.filters.update(name=name, dotted=dotted, comment=comment, docstring=docstring, statement=statement)  # pyright: ignore[reportUnknownMemberType]
+    made.globals.update(call=call, item=item)  # pyright: ignore[reportUnknownMemberType]
     return made

@@ -50,9 +50,7 @@ def reading(tree: ast.Module, torch_npu: str = REFERENCE, assumed: Mapping[str, 
     """
     nodes = list(ast.walk(tree))
     reader = Reader(torch_npu, MOST_STEPS + 10 * len(nodes), assumed=assumed or {})
-    scope = Scope(names=Cells(bound=True))
-    scope.names["__name__"] = Const(value="__main__")
-    reader.block(tree.body, scope)
+    reader.block(tree.body, Scope(names=Cells(bound=True, values={"__name__": Const(value="__main__")})))
     reader.dead = False
     reader.doubts.clear()
     reader.uncalled(Counter(n.id if isinstance(n, ast.Name) else n.attr for n in nodes if _is_use(n)))

@@ -159,7 +159,7 @@ class Object:
     """A base class is unknown: its methods may change any attribute."""
     fields: tuple[str, ...] = ()
     node: Any = None
-    instances: list[Object] = field(factory=list)
+    instances: dict[int, Object] = field(factory=dict[int, "Object"])
     real: Object | None = None
     """The instance of which `super()` is another view."""
 

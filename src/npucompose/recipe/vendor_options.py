@@ -6,6 +6,7 @@ import ast
 import inspect
 from collections.abc import Mapping
 from functools import cache
+from operator import attrgetter
 from types import CodeType
 from typing import Any, Literal
 
@@ -124,11 +125,10 @@ def of_config(
 
 def _read(config: Any, attribute: str) -> tuple[bool, Any]:
     """(is it there, its value): the vendor's option objects keep what was set as `_value`."""
-    at = config
-    for part in attribute.split("."):
-        if not hasattr(at, part):
-            return False, None
-        at = getattr(at, part)
+    try:
+        at = attrgetter(attribute)(config)
+    except AttributeError:
+        return False, None
     value = getattr(at, "_value", at)
     return True, tuple(value) if isinstance(value, list) else value
 
