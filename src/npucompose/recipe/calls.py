@@ -96,7 +96,8 @@ def called(reader: Paths, name: str, e: ast.Call, args: Args, keywords: Keywords
     if inner and parts[1] in ("scope", "ops"):
         in_a_model(reader, last, e)
     if (vendor and not inner) or name.startswith(WATCHED):
-        also = f"; it is given {', '.join(keywords)}" if last in NO_YAML and keywords else ""
+        cut = reader.short(e).endswith("...")
+        also = f"; it is given {', '.join(keywords)}" if last in NO_YAML and cut else ""
         reader.unread(e, NO_YAML.get(last, f"no YAML is known for {name}") + also)
     if not vendor and last in ("CompilerConfig", "get_npu_backend", "cache_compile"):
         reader.unread(e, f"it is not known where {last} comes from")

@@ -18,6 +18,7 @@ from npucompose.compose.conf import choices_of
 from npucompose.compose.tree import compose
 from npucompose.errors import ConfigError, listed, raise_for
 from npucompose.input_safety import plain_yaml, read_text
+from npucompose.machine import gc_paused
 from npucompose.passes.pipeline import build
 from npucompose.recipe import dialects, header
 from npucompose.recipe.compilations import Facts, TooLong, assumption, chosen, compilations, others
@@ -171,7 +172,8 @@ def import_script(
     version = _version(recipe, torch_npu_version)
     assumed = dict(map(assumption, assume))
     try:
-        read = reading(_parsed(source, name), version or REFERENCE, assumed)
+        with gc_paused():
+            read = reading(_parsed(source, name), version or REFERENCE, assumed)
     except (RecursionError, MemoryError):  # the last: deeper than Python's parser goes
         raise ConfigError(f"{name}: its calls or expressions lie too deep in each other.") from None
     except TooLong:

@@ -202,6 +202,8 @@ class Reader(Functions):
                 name = getattr(node, "name", None) or getattr(node, "rest", None)
                 if isinstance(node, ast.pattern) and isinstance(name, str):
                     self._bind(scope, name, Unknown(why=CONDITION, either=held_in([subject])))
+            if one.guard is not None:
+                self.value(one.guard, scope)
             self.block(one.body, scope)
 
         ways: list[Any] = [partial(case, one) for one in s.cases]
