@@ -168,7 +168,7 @@ class Expressions(Paths, ABC):
 
     def _walrus(self, e: ast.NamedExpr, scope: Scope) -> Value:
         self.assign(e.target, self.value(e.value, scope), scope, e)
-        return self.value(ast.Name(e.target.id), scope)
+        return self.value(e.target, scope)
 
     def _composed(self, e: ast.expr, scope: Scope) -> Value:
         """Every part is read, for it may call something."""
@@ -319,16 +319,6 @@ class Expressions(Paths, ABC):
         if on is None:
             return self.each(function, lambda one: self.invoke(one, e, args, keywords))
         return self.each(on, lambda one: self._method(one, e, args, keywords))
-
-    def cloud(self, scope: Scope | None, why: str) -> None:
-        """Any name may have been set, and what it stands for changed."""
-        while scope is not None:
-            for name, value in list(scope.names.items()):
-                if isinstance(value, (Config, At, Object)):
-                    self.escape(value, why)
-                if isinstance(value, (Const, Items)):
-                    self.put(scope.names, name, Unknown(why=why, name=name, either=(value,)))
-            scope = scope.parent
 
     def _method(self, on: Value, e: Any, args: Args, keywords: Keywords) -> Value:
         name = e.func.attr

@@ -10,6 +10,7 @@ import copy
 import operator
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -203,11 +204,6 @@ def _target(node: fx.Node) -> Code:
     raise Unfreezable(f"it adds '{node.name}', which calls {node.target!r} and no operator of torch.ops")
 
 
-def _literal(value: Any) -> Code:
-    """A value as a script writes it: nodes as `edit['name']`, dtypes by name."""
-    return literal(value, _of_torch)
-
-
 def _of_torch(value: Any) -> Code:
     if isinstance(value, fx.Node):
         return item("edit", value.name)
@@ -216,6 +212,10 @@ def _of_torch(value: Any) -> Code:
     if isinstance(value, (torch.dtype, torch.layout, torch.memory_format)):
         return dotted(str(value))
     raise Unfreezable(f"it gives an operator {value!r} ({type(value).__name__}), which a script cannot write")
+
+
+_literal = partial(literal, other=_of_torch)
+"""A value as a script writes it: nodes as `edit['name']`, dtypes by name."""
 
 
 def freezing_session(checked: Checked) -> tuple[Session, list[dict[Stage, FrozenGraph]]]:

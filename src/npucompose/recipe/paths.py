@@ -30,6 +30,7 @@ from npucompose.recipe.values import (
     Items,
     Object,
     Partial,
+    Scope,
     Unknown,
     Value,
     competitor,
@@ -291,6 +292,16 @@ class Paths:
         elif isinstance(value, (Unknown, Partial)):
             for part in value.either if isinstance(value, Unknown) else (value.function, *value.args):
                 self.escape(part, why, seen)
+
+    def cloud(self, scope: Scope | None, why: str) -> None:
+        """Any name may have been set, and what it stands for changed."""
+        while scope is not None:
+            for name, value in list(scope.names.items()):
+                if isinstance(value, (Config, At, Object)):
+                    self.escape(value, why)
+                if isinstance(value, (Const, Items)):
+                    self.put(scope.names, name, Unknown(why=why, name=name, either=(value,)))
+            scope = scope.parent
 
     def option(self, base: Config | At, name: str, value: Value, s: ast.AST) -> None:
         place = inside(base, name)

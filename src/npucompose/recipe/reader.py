@@ -83,7 +83,7 @@ class Reader(Functions):
                 self.assign(target, value, scope, s)
 
     def _augmented(self, s: ast.AugAssign, scope: Scope) -> None:
-        before, why = self.value(_loaded(s.target), scope), "it is computed from what it was"
+        before, why = self.value(s.target, scope), "it is computed from what it was"
         if not isinstance(before, At):
             self.escape(before, why)
         held = held_in([before, self.value(s.value, scope)])
@@ -271,10 +271,6 @@ class Reader(Functions):
                     self._put_item(base, key, MISSING, s)
 
             self.each(self.value(target.value, scope), drop)
-
-
-def _loaded(target: ast.expr) -> ast.expr:
-    return ast.Name(id=target.id, ctx=ast.Load()) if isinstance(target, ast.Name) else target
 
 
 def _is_use(node: ast.AST) -> TypeGuard[ast.Name | ast.Attribute]:
