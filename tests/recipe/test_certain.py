@@ -382,6 +382,9 @@ LONG = {
     "loops": "for x in xs:\n    config.mode = 'reduce-overhead'\n" * 10_000,
     "handlers": "try:\n    config.mode = 'reduce-overhead'\nexcept E:\n    pass\n" * 5_000,
     "returns": "def f():\n" + "    if a:\n        return\n    config.mode = 'reduce-overhead'\n" * 6_000 + "f()\n",
+    "compilations": "b = torchair.get_npu_backend(compiler_config=config)\n" + "torch.compile(net, backend=b)\n" * 9_000
+    + "config.mode = 'max-autotune'\n" * 9_000,
+    "copies": "d = {}\n" + "".join(f"d['k{n}'] = {n}\n" for n in range(9_000)) + "e = dict(d)\n" * 9_000,
     "instances": "class A:\n    pass\n" + "".join(f"a{n} = A()\n" for n in range(20_000)),
     "configurations": "".join(f"c{n} = torchair.CompilerConfig()\n" for n in range(10_000)),
 }  # fmt: skip
@@ -396,7 +399,7 @@ def read_or_refused(lines: str) -> str | None:
 
 
 REFUSED = (
-    "the script: its functions call one another so often that reading it would not end.",
+    "the script: its functions call one another, or its values depend on one another, too often: reading it would not end.",
     "the script: its calls or expressions lie too deep in each other.",
 )
 

@@ -214,6 +214,7 @@ def _compiled(reader: Paths, e: ast.Call, found: Config, given: Keywords, **keyw
         reader.unread(e, f"{reader.doubt}: read as if it were run")
     place = (e, *[call for call in reader.calls if not isinstance(call, str)])
     made = reader.made(e, CompileCall, package=found.package, config=found, node=e, place=place, **keywords)
+    reader.step(len(found.cells))
     for path, cell in found.cells.items():
         if not path.startswith("#"):
             reader.put(made.cells, path, cell)

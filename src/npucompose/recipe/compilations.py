@@ -30,7 +30,7 @@ ANOTHER = "the compilation that is told has another configuration"
 
 
 class TooLong(Exception):
-    """The functions of a script call one another so often that reading it would not end."""
+    """Reading a script would not end, or not soon: its functions call, or its values depend on, one another too often."""
 
 
 @define(kw_only=True)

@@ -35,7 +35,7 @@ VLLM_ASCEND = "vllm-ascend"
 
 @define(kw_only=True)
 class Settings:
-    """A file while it is read: every key is used by somebody, or named at the end."""
+    """A file while it is read: every key is used by a dialect, or named at the end."""
 
     flat: dict[str, Any]
     facts: Facts = field(factory=Facts)
@@ -44,7 +44,7 @@ class Settings:
     section: str = ""
     """Where the dialect's own keys stand: `additional_config`; empty for the top of the file."""
     version: str | None = None
-    """Of the dialect's package, where somebody says one, and `version_from` who."""
+    """Of the dialect's package, where one is said, and `version_from` by what."""
     version_from: str = ""
     tree: dict[str, Any] = field(factory=dict)
     """Sections of an experiment that a dialect says itself; with `mode` among them TorchAir's are not asked."""

@@ -238,6 +238,7 @@ class Expressions(Paths, ABC):
             if isinstance(key, Const):
                 self.put(made.cells, str(key.value), named(value, str(key.value)))
             elif key is None and isinstance(value, Items) and not value.listed and REST not in value.cells:
+                self.step(len(value.cells))
                 for name, item in value.cells.items():
                     before = [made.cells.get(name, MISSING)] if may_miss(item) else []
                     self.put(made.cells, name, merge([*before, item], str(item)))

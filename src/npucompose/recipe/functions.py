@@ -200,7 +200,6 @@ class Functions(Expressions, ABC):
 
         They may be called in any order and any number of times: what one of them sets is certain in none of the others.
         """
-
         for cls in self.classes:  # grows while nested ones are found
             if not cls.instances:
                 self.split(NEVER, partial(self._instance, cls, cls.node, [], ANY), lambda: None)
@@ -221,6 +220,7 @@ class Functions(Expressions, ABC):
             return
         home = made.home
         if home is not None and "staticmethod" not in decorators(made.node):
+            self.step(len(home.instances))
             if len(home.instances) != 1:
                 owner = self.made(made.node, Object, name=home.name, cls=home)
                 for name in {name for one in home.instances.values() for name in one.cells}:

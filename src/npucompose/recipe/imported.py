@@ -177,7 +177,9 @@ def import_script(
     except (RecursionError, MemoryError):  # the last: deeper than Python's parser goes
         raise ConfigError(f"{name}: its calls or expressions lie too deep in each other.") from None
     except TooLong:
-        raise ConfigError(f"{name}: its functions call one another so often that reading it would not end.") from None
+        raise ConfigError(
+            f"{name}: its functions call one another, or its values depend on one another, too often: reading it would not end."
+        ) from None
     facts = read.facts
     for text in assumed:
         if text not in read.used:
@@ -204,7 +206,7 @@ def _parsed(source: str, name: str) -> ast.Module:
 
 
 def _version(recipe: Mapping[str, Any] | None, asked: str | None) -> str | None:
-    """The torch_npu version of a script; None where nobody says one."""
+    """The torch_npu version of a script; None where none is said."""
     written = (recipe or {}).get("compiler")
     said = asked or (written.get(VERSION) if isinstance(written, Mapping) else None)
     return None if said is None else known(str(said), "--torch-npu" if asked else f"compiler.{VERSION} of the recipe")

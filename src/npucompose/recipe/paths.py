@@ -137,6 +137,7 @@ class Paths:
 
     def _later(self, compiled: Cells, path: str, value: Value) -> None:
         """The model is compiled when it is called first."""
+        self.step()
         if path.endswith(REST):
             self.spoil(compiled, LATER)
         else:
@@ -296,6 +297,7 @@ class Paths:
     def cloud(self, scope: Scope | None, why: str) -> None:
         """Any name may have been set, and what it stands for changed."""
         while scope is not None:
+            self.step(len(scope.names))
             for name, value in list(scope.names.items()):
                 if isinstance(value, (Config, At, Object)):
                     self.escape(value, why)

@@ -370,7 +370,7 @@ def logger(name: str) -> Dotted:
 
 
 def from_environment(args: Sequence[Value]) -> Unknown:
-    """`os.getenv("MODE", "reduce-overhead")`: which variable it is, and what holds where nobody sets it."""
+    """`os.getenv("MODE", "reduce-overhead")`: which variable it is, and what holds where it is unset."""
     name = plain(args[0]) if args else None
     said = f"the environment variable {name}" if isinstance(name, str) else "an environment variable"
     default = args[1] if len(args) > 1 else None
