@@ -399,7 +399,8 @@ def read_or_refused(lines: str) -> str | None:
 
 
 REFUSED = (
-    "the script: its functions call one another, or its values depend on one another, too often: reading it would not end.",
+    "the script: its functions call one another, or its values depend on one another, too often: "
+    "reading it would not end.",
     "the script: its calls or expressions lie too deep in each other.",
 )
 

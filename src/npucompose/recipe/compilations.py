@@ -30,7 +30,7 @@ ANOTHER = "the compilation that is told has another configuration"
 
 
 class TooLong(Exception):
-    """Reading a script would not end, or not soon: its functions call, or its values depend on, one another too often."""
+    """Reading a script would not end: its functions call, or its values depend on, one another too often."""
 
 
 @define(kw_only=True)

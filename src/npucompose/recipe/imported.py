@@ -177,9 +177,8 @@ def import_script(
     except (RecursionError, MemoryError):  # the last: deeper than Python's parser goes
         raise ConfigError(f"{name}: its calls or expressions lie too deep in each other.") from None
     except TooLong:
-        raise ConfigError(
-            f"{name}: its functions call one another, or its values depend on one another, too often: reading it would not end."
-        ) from None
+        why = "its functions call one another, or its values depend on one another, too often"
+        raise ConfigError(f"{name}: {why}: reading it would not end.") from None
     facts = read.facts
     for text in assumed:
         if text not in read.used:
