@@ -226,6 +226,7 @@ def freezing_session(checked: Checked) -> tuple[Session, list[dict[Stage, Frozen
     backend = _Freezing(
         target=made.backend.target,
         mode=made.backend.mode,
+        compiler=made.backend.compiler,
         options=made.backend.options,
         pre=made.backend.pre,
         post=made.backend.post,
