@@ -113,7 +113,12 @@ def _flavour(environment: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
 
 
 def read_at_the_beginning(environment: Mapping[str, str]) -> dict[str, str]:
-    read = {name: value for name, value in environment.items() if READ_AT_THE_BEGINNING.match(name)}
+    """What has to be the same; not where modules are looked for first, which a fork is told anew."""
+    read = {
+        name: value
+        for name, value in environment.items()
+        if READ_AT_THE_BEGINNING.match(name) and name != "PYTHONSAFEPATH"
+    }
     return {"TORCH_DEVICE_BACKEND_AUTOLOAD": "0", **read}
 
 
