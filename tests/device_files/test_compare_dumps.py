@@ -7,7 +7,7 @@ import math
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -28,6 +28,10 @@ Call = tuple[str, str, Sequence[Any], Sequence[Any]]
 """(node, operator, inputs, results)."""
 X = np.random.default_rng(0).standard_normal((4, 4)).astype("f4")
 W = np.random.default_rng(1).standard_normal((4, 4)).astype("f4")
+
+
+def test_of_every_way_to_agree_it_is_known_which_is_worse() -> None:
+    assert set(accuracy._RANK) == set(get_args(accuracy.Agreement))
 
 
 def step(*, mm: float = 0.0, tanh: float = 0.0, t: float = 0.0) -> list[Call]:
