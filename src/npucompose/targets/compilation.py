@@ -19,6 +19,7 @@ from npucompose.errors import CompileError, NpuComposeError
 from npucompose.graphs import Snapshot
 from npucompose.graphs.describe import places
 from npucompose.graphs.effects import orders_streams
+from npucompose.graphs.inherited import IN_DYNAMO, PATTERNS, Inherited, seen_in
 from npucompose.graphs.recordable import refused_by_torchair
 from npucompose.machine import full_collections_put_off
 from npucompose.passes.base import Constant, Constants
@@ -80,6 +81,8 @@ class Compilation:
     """How an NPU's compiler would capture it."""
     sources: tuple[str | None, ...] = ()
     """Torch's names of what Dynamo's graph is called with: `L['x']`."""
+    in_dynamo: tuple[Inherited, ...] = ()
+    """Torch's own errors that Dynamo's graph shows."""
     lowered: Lowered | None = None
     planned: Partition | None = None
     """How it would be cut, where it is read and not lowered."""
@@ -119,6 +122,11 @@ class Compilation:
     def counts(self) -> CaptureCounts:
         """What one capture of the graph takes of an NPU, foretold."""
         return counts_of(self.graph_module.graph, self.way)
+
+    @cached_property
+    def inherited(self) -> tuple[Inherited, ...]:
+        """What torch itself computes otherwise than eager, in one mode or another."""
+        return (*self.in_dynamo, *seen_in(self.graph_module.graph, PATTERNS))
 
     @property
     def partition(self) -> Partition | None:
@@ -216,6 +224,7 @@ class Backend:
         self._begun = -1
         """The number of the graph that was begun last."""
         self._sources: tuple[str | None, ...] = ()
+        self._in_dynamo: tuple[Inherited, ...] = ()
         self._given: Sequence[Any] = ()
         """What Dynamo called the graph under compilation with: real tensors, one for each of `_sources`."""
 
@@ -273,6 +282,7 @@ class Backend:
         self._since = perf_counter()
         self.entered_at.append(self._since)
         self._sources, self._given = tuple(sources_of(graph_module)), example_inputs
+        self._in_dynamo = tuple(seen_in(graph_module.graph, IN_DYNAMO))
         if not self.target.support(self.mode).compiles:
             return graph_module.forward
         from npucompose.targets.aot import only_read
@@ -388,6 +398,7 @@ class Backend:
             account_s=perf_counter() - begun,
             way=self._way,
             sources=self._sources,
+            in_dynamo=self._in_dynamo,
         )
 
     @cached_property
