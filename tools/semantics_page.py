@@ -48,7 +48,7 @@ These programs do bit for bit what torch makes of them without npucompose (torch
 does. `make test-full` runs each with torch alone and fails where a release has mended it, and
 `python -m tools.inherited_errors` prints what the installed torch does.
 
-| program | what differs | other modes (`aot_eager`) | max-autotune (`inductor`) | `explain` names it | PyTorch's issue |
+| program | what differs | others (`aot_eager`) | max-autotune (`inductor`) | `explain` names it | PyTorch's issue |
 |---|---|---|---|---|---|
 {torchs_own}
 
