@@ -167,12 +167,13 @@ try-dist: $(READY)  ## both made, and the wheel installed into an empty environm
 lock: $(READY)  ## write requirements/*.lock anew from pyproject.toml and constraints.txt; needs uv
 	$(BIN)/python -m tools.lock
 
-check: $(READY)  ## ruff, pyright, import contracts, the locks
+check: $(READY)  ## ruff, pyright, import contracts, the locks, how large each package may be
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright --pythonpath $(BIN)/python
 	$(BIN)/lint-imports
 	$(BIN)/python -m tools.lock --check
+	$(BIN)/python -m tools.budgets --check
 
 bench: $(READY_EXTRAS)  ## replay against eager on every built-in model, one thread; what a fresh process costs
 	$(BIN)/python benchmarks/replay.py

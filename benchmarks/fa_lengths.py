@@ -15,27 +15,19 @@ import json
 import os
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
+from compact import compact
+from fa_lengths_page import PAGE, page
+from fa_lengths_rules import SOC, WAYS, disagreements
+
 HERE = Path(__file__).resolve().parent
 RESULTS = HERE / "results" / "fa_lengths.json"
-WAYS: dict[str, str] = {
-    "numbers": "a list of ints that the caller gives",
-    "constants": "a list that the module holds",
-    "mixed": "an int of the caller's and a constant",
-    "computed": "ints of the caller's plus one",
-    "tensor": "a tensor: torchair.ops.npu_fused_infer_attention_score; IFA has no such function",
-    "tolist": "`tolist()` of a tensor",
-    "symint": "`key.shape[2]`, a SymInt or a constant",
-    "gears": "a list of ints that the caller gives, and gears for the cache",
-}
 OPS = ("fia", "ifa")
 PATHS = (1, 2, 3, 4, 5, 6)
-SOC = {5: "ascend310p"}
-"""The product that is asked about; elsewhere ascend910b, which sinks tiling."""
 GEARS = "{key.2: [128, 160], value.2: [128, 160]}"
 LENGTHS = re.compile("actual_seq")
 LOADED_FIRST = (
@@ -125,49 +117,6 @@ def _verdict(facts: Any) -> dict[str, Any]:
     return {name: getattr(facts, name) for name in ("path", "fx_graph", "ge_graph", "ge_build")}
 
 
-def disagreements(one: Mapping[str, Any]) -> list[str]:
-    """What TorchAir handed over, held against both verdicts by the rules of docs/sinking.md; [] where none differs."""
-    if "refused" in one:
-        return []
-    found: list[str] = []
-    for name in ("explain", "derived"):
-        verdict = one[name]
-        wanted = wanted_of(one, verdict)
-        found += [
-            f"{name}: {what} is {verdict[what]}, and not {it}" for what, it in wanted.items() if verdict[what] != it
-        ]
-    return found
-
-
-def wanted_of(one: Mapping[str, Any], verdict: Mapping[str, Any]) -> dict[str, Any]:
-    """What the verdict must be, from the outcome of the conversion."""
-    if one["failure"] is not None:
-        failed = "failed" if one["failure"]["operator"] is not None else "unknown"
-        return {"path": None, "ge_graph": failed, "ge_build": failed}
-    graphs = one["converted"]
-    ge = "dynamic" if any(graph["unknown_sizes"] for graph in graphs) else "static"
-    build = "static" if all(_static(graph, one["path"]) for graph in graphs) else "dynamic"
-    wanted: dict[str, Any] = {"ge_graph": ge, "ge_build": build}
-    if verdict["path"] is not None:
-        wanted["path"] = verdict["path"] if (verdict["fx_graph"], ge, build) == _table()[verdict["path"]] else None
-    return wanted
-
-
-def _table() -> Mapping[int, tuple[str, str, str]]:
-    from npucompose.sinking.verdicts import BY_PATH
-
-    return BY_PATH
-
-
-def _static(graph: Mapping[str, Any], path: int) -> bool:
-    """Rows 1, 3, 5 and 10: whether GE can keep the whole of this graph off the host."""
-    if graph["unknown_sizes"] and not graph["gears"]:
-        return False
-    if graph["lengths"] == ["Const"]:
-        return True
-    return not graph["forced"] and graph["sink"] == "1" and path not in SOC
-
-
 def results() -> list[dict[str, Any]]:
     """What is stored."""
     return json.loads(RESULTS.read_text()) if RESULTS.is_file() else []
@@ -189,10 +138,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--page", action="store_true", help="run nothing, write the page from what is stored")
     arguments = parser.parse_args(argv)
     if not arguments.page:
-        RESULTS.write_text(json.dumps(measured(), indent=1, ensure_ascii=False) + "\n")
-    sys.path.insert(0, str(HERE))
-    from fa_lengths_page import PAGE, page
-
+        RESULTS.write_text(compact(measured()) + "\n")
     stored = results()
     PAGE.write_text(page(stored))
     wrong = [f"{one['op']} {one['lengths']} path {one['path']}: {w}" for one in stored for w in disagreements(one)]

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fa_lengths import WAYS, disagreements
+from fa_lengths_rules import WAYS, disagreements
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "fa_lengths.md"
 HEAD = """# Lengths of attention, and what becomes of them

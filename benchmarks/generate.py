@@ -25,6 +25,7 @@ from attrs import frozen
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.compact import compact
 from npucompose.errors import NpuComposeError
 from npucompose.measure.timing import Samples
 from npucompose.report.generation import NAMES, generation_cells
@@ -216,8 +217,7 @@ def write(found: Mapping[str, Any], goals: Sequence[Goal], file: Path) -> None:
     before = json.loads(file.read_text())["classes"] if file.is_file() else {}
     classes = {name: {**before, **found}[name] for name in CLASSES if name in {**before, **found}}
     judged = [{"goal": one.words, "figure": one.figure, "at_least": one.limit, "met": one.met} for one in goals]
-    text = json.dumps({"goals_of": list(found), "goals": judged, "classes": classes}, indent=1, ensure_ascii=False)
-    file.write_text(text + "\n")
+    file.write_text(compact({"goals_of": list(found), "goals": judged, "classes": classes}) + "\n")
 
 
 def parsed(argv: Sequence[str] | None) -> argparse.Namespace:

@@ -23,33 +23,14 @@ from os import environ
 from pathlib import Path
 from typing import Any
 
+from compact import compact
+from huggingface_page import DTYPES, EXACT, KINDS, PAGE, STEPS, WAYS, page, wrong
+
+TOKENS, PROMPT = 128, 8
 HERE = Path(__file__).resolve().parent
 RESULTS = HERE / "results" / "huggingface"
-KINDS: dict[str, tuple[str, ...]] = {
-    "decoder": (
-        "LlamaForCausalLM", "GPT2LMHeadModel", "OPTForCausalLM", "GPTNeoXForCausalLM", "Qwen3ForCausalLM",
-        "MistralForCausalLM", "Gemma2ForCausalLM", "Phi3ForCausalLM", "BloomForCausalLM", "FalconForCausalLM",
-    ),
-    "encoder": (
-        "BertForSequenceClassification", "RobertaForMaskedLM", "DistilBertForSequenceClassification",
-        "ElectraForTokenClassification", "AlbertModel", "ModernBertForMaskedLM",
-    ),
-    "encoder–decoder": ("T5ForConditionalGeneration", "BartForConditionalGeneration", "MarianMTModel"),
-    "vision": (
-        "ViTForImageClassification", "SwinForImageClassification", "ConvNextForImageClassification",
-        "ResNetForImageClassification", "SegformerForSemanticSegmentation",
-    ),
-    "text and vision": ("CLIPModel",),
-    "speech": ("WhisperForConditionalGeneration", "Wav2Vec2ForCTC", "ASTForAudioClassification"),
-    "state space": ("MambaForCausalLM", "Mamba2ForCausalLM"),
-    "mixture of experts": ("MixtralForCausalLM", "Qwen2MoeForCausalLM", "DeepseekV3ForCausalLM"),
-}  # fmt: skip
 CLASSES = tuple(name for names in KINDS.values() for name in names)
 GENERATING = ("LlamaForCausalLM", "GPT2LMHeadModel", "Qwen3ForCausalLM", "Gemma2ForCausalLM", "Phi3ForCausalLM")
-DTYPES = ("float32", "bfloat16")
-WAYS = ("YAML", 'backend="npucompose"', "npucompose.compile")
-STEPS, TOKENS, PROMPT = 6, 128, 8
-EXACT = "exact"
 
 
 def result_of(name: str) -> dict[str, Any]:
@@ -98,7 +79,7 @@ def row_of(name: str, dtype: str) -> dict[str, Any]:
         except Exception as error:  # noqa: BLE001  whatever it is, it belongs into the table
             row["ways"][way] = f"{type(error).__name__}: {' '.join(str(error).split())}"[:400]
         if way == WAYS[0] and row["ways"][way] == EXACT:
-            recordings = session.checked.target.recordings(session.materialised.backend)
+            recordings = session.materialised.backend.recordings()
             row["recordings"], row["kernels"] = len(recordings), sum(one["kernels"] for one in recordings)
             cuts = [cut for one in session.compilations if (cut := one.partition) is not None]
             row["segments"] = sum(cut.segments for cut in cuts)
@@ -182,16 +163,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = parser.parse_args(argv)
     RESULTS.mkdir(parents=True, exist_ok=True)
     if arguments.measure:
-        found = json.dumps(result_of(arguments.measure), indent=1, ensure_ascii=False)
+        found = compact(result_of(arguments.measure))
         (RESULTS / f"{arguments.measure}.json").write_text(found + "\n")
         return 0
     if not arguments.page:
         wanted = [n for n in arguments.only if arguments.again or not (RESULTS / f"{n}.json").is_file()]
         with ThreadPoolExecutor(max_workers=2) as pool:
             list(pool.map(_in_a_process, wanted))
-    sys.path.insert(0, str(HERE))
-    from huggingface_page import PAGE, page, wrong
-
     stored = results()
     PAGE.write_text(page(stored))
     return 1 if wrong(stored) or len(stored) < len(CLASSES) else 0

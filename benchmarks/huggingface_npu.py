@@ -22,16 +22,11 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
+from compact import compact
+from huggingface_npu_page import CLASSES, MODES, PAGE, page, problems
+
 HERE = Path(__file__).resolve().parent
 RESULTS = HERE / "results" / "huggingface_npu.json"
-MODES = ("max-autotune", "npugraph_ex", "reduce-overhead")
-CLASSES = (
-    "LlamaForCausalLM", "GPT2LMHeadModel", "OPTForCausalLM", "GPTNeoXForCausalLM", "Qwen3ForCausalLM",
-    "MistralForCausalLM", "Gemma2ForCausalLM", "Phi3ForCausalLM", "BloomForCausalLM", "BertForSequenceClassification",
-    "DistilBertForSequenceClassification", "AlbertModel", "T5ForConditionalGeneration", "ViTForImageClassification",
-    "ConvNextForImageClassification", "ResNetForImageClassification", "WhisperForConditionalGeneration",
-    "Wav2Vec2ForCTC", "MambaForCausalLM", "MixtralForCausalLM",
-)  # fmt: skip
 STEPS = 2
 LOADED_FIRST = ("torch._dynamo", "torch._inductor.compile_fx", "transformers", "npucompose.compose.session")
 
@@ -64,11 +59,14 @@ def row(name: str, mode: str) -> dict[str, Any]:
 
 def _account(session: Any) -> dict[str, Any]:
     """What became of the graphs, by the vendor's side alone."""
-    facts = session.checked.target.device_facts(session.materialised.backend)
+    from npucompose.targets.vendor_compiled import device_facts
+
+    facts = device_facts(session.materialised.backend)
+    assert facts is not None
     graphs = {"graphs": facts.fx_graphs}
     if facts.ge_graphs:
         return {"outcome": "converted", **graphs, "nodes": sum(one.nodes for one in facts.ge_graphs)}
-    kernels = sum(one["kernels"] for one in session.checked.target.recordings(session.materialised.backend))
+    kernels = sum(one["kernels"] for one in session.materialised.backend.recordings())
     return {"outcome": "captured" if facts.captures else "neither", **graphs, "nodes": kernels}
 
 
@@ -86,24 +84,6 @@ def _difference(session: Any) -> float:
     return worst
 
 
-def problems(one: Mapping[str, Any]) -> list[str]:
-    """What makes a row no answer: nothing was taken or refused, values are off, or `explain` says something else."""
-    found: list[str] = []
-    taken = one["outcome"] == ("converted" if one["mode"] == "max-autotune" else "captured")
-    if not taken and one["outcome"] != "not taken":
-        return [f"it is {one['outcome']}: {one.get('words', '')}"]
-    if taken and one["difference"] > TOLERANCE:
-        found.append(f"it differs from eager by {one['difference']:.3g}")
-    if taken != (one["explain"]["failure"] is None):
-        found.append("explain says otherwise")
-    if not taken and not (one["operator"] and one["source"]):
-        found.append("the operator or its line is missing")
-    return found
-
-
-TOLERANCE = 1e-5
-
-
 def results() -> list[dict[str, Any]]:
     """What is stored, in the order of CLASSES and MODES."""
     stored = json.loads(RESULTS.read_text()) if RESULTS.is_file() else []
@@ -112,7 +92,7 @@ def results() -> list[dict[str, Any]]:
 
 
 def _write(rows: Sequence[Mapping[str, Any]]) -> None:
-    RESULTS.write_text(json.dumps(rows, indent=1, ensure_ascii=False) + "\n")
+    RESULTS.write_text(compact(rows) + "\n")
 
 
 def _measure(wanted: Sequence[tuple[str, str]]) -> None:
@@ -143,9 +123,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not arguments.page:
         pairs = [(name, mode) for mode in arguments.mode for name in arguments.only]
         _measure([pair for pair in pairs if arguments.again or pair not in known])
-    sys.path.insert(0, str(HERE))
-    from huggingface_npu_page import PAGE, page
-
     stored = results()
     PAGE.write_text(page(stored))
     wrong = [f"{one['class']} {one['mode']}: {problem}" for one in stored for problem in problems(one)]

@@ -6,7 +6,32 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from huggingface_npu import CLASSES, MODES, problems
+TOLERANCE = 1e-5
+
+MODES = ("max-autotune", "npugraph_ex", "reduce-overhead")
+CLASSES = (
+    "LlamaForCausalLM", "GPT2LMHeadModel", "OPTForCausalLM", "GPTNeoXForCausalLM", "Qwen3ForCausalLM",
+    "MistralForCausalLM", "Gemma2ForCausalLM", "Phi3ForCausalLM", "BloomForCausalLM", "BertForSequenceClassification",
+    "DistilBertForSequenceClassification", "AlbertModel", "T5ForConditionalGeneration", "ViTForImageClassification",
+    "ConvNextForImageClassification", "ResNetForImageClassification", "WhisperForConditionalGeneration",
+    "Wav2Vec2ForCTC", "MambaForCausalLM", "MixtralForCausalLM",
+)  # fmt: skip
+
+
+def problems(one: Mapping[str, Any]) -> list[str]:
+    """What makes a row no answer: nothing was taken or refused, values are off, or `explain` says something else."""
+    found: list[str] = []
+    taken = one["outcome"] == ("converted" if one["mode"] == "max-autotune" else "captured")
+    if not taken and one["outcome"] != "not taken":
+        return [f"it is {one['outcome']}: {one.get('words', '')}"]
+    if taken and one["difference"] > TOLERANCE:
+        found.append(f"it differs from eager by {one['difference']:.3g}")
+    if taken != (one["explain"]["failure"] is None):
+        found.append("explain says otherwise")
+    if not taken and not (one["operator"] and one["source"]):
+        found.append("the operator or its line is missing")
+    return found
+
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "huggingface_npu.md"
 HEAD = """# Hugging Face classes through TorchAir

@@ -6,7 +6,30 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from huggingface import DTYPES, EXACT, KINDS, STEPS, WAYS
+KINDS: dict[str, tuple[str, ...]] = {
+    "decoder": (
+        "LlamaForCausalLM", "GPT2LMHeadModel", "OPTForCausalLM", "GPTNeoXForCausalLM", "Qwen3ForCausalLM",
+        "MistralForCausalLM", "Gemma2ForCausalLM", "Phi3ForCausalLM", "BloomForCausalLM", "FalconForCausalLM",
+    ),
+    "encoder": (
+        "BertForSequenceClassification", "RobertaForMaskedLM", "DistilBertForSequenceClassification",
+        "ElectraForTokenClassification", "AlbertModel", "ModernBertForMaskedLM",
+    ),
+    "encoder–decoder": ("T5ForConditionalGeneration", "BartForConditionalGeneration", "MarianMTModel"),
+    "vision": (
+        "ViTForImageClassification", "SwinForImageClassification", "ConvNextForImageClassification",
+        "ResNetForImageClassification", "SegformerForSemanticSegmentation",
+    ),
+    "text and vision": ("CLIPModel",),
+    "speech": ("WhisperForConditionalGeneration", "Wav2Vec2ForCTC", "ASTForAudioClassification"),
+    "state space": ("MambaForCausalLM", "Mamba2ForCausalLM"),
+    "mixture of experts": ("MixtralForCausalLM", "Qwen2MoeForCausalLM", "DeepseekV3ForCausalLM"),
+}  # fmt: skip
+DTYPES = ("float32", "bfloat16")
+WAYS = ("YAML", 'backend="npucompose"', "npucompose.compile")
+STEPS = 6
+EXACT = "exact"
+
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "huggingface.md"
 HEAD = f"""# Hugging Face classes

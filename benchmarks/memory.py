@@ -19,6 +19,8 @@ import warnings
 from pathlib import Path
 from typing import Any
 
+from compact import compact
+
 HERE = Path(__file__).resolve().parent
 STATUS = Path("/proc/self/status")
 
@@ -94,7 +96,7 @@ def main() -> int:
             rows[name] = first if "why_not" in first else apart(model, name)
         known = json.loads(MEMORY.read_text()) if MEMORY.exists() else {}
         known[model] = {"candidates": rows, **surroundings(threads=1)}
-        MEMORY.write_text(json.dumps(known, indent=1) + "\n")
+        MEMORY.write_text(compact(known) + "\n")
     written()
     return 0
 

@@ -30,9 +30,12 @@ from time import perf_counter
 from typing import Any
 
 from attrs import frozen
+from compact import compact
 
 HERE = Path(__file__).resolve().parent
 RESULTS = HERE / "results" / "performance"
+SAMPLES = HERE.parent / "build" / "performance"
+"""Every call, as long as somebody wants to look at them."""
 MEMORY = HERE / "results" / "memory.json"
 MODELS = {
     "tiny_ops": ["model=tiny_ops"],
@@ -273,9 +276,25 @@ def run(model: str, threads: int, seconds: float) -> None:
     from performance_page import machine_of, slug_of
 
     result = _measured(model, threads, seconds)
-    folder = RESULTS / slug_of(machine_of(result))
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / f"{model}-{threads}.json").write_text(json.dumps(result, indent=1) + "\n")
+    machine = slug_of(machine_of(result))
+    (SAMPLES / machine).mkdir(parents=True, exist_ok=True)
+    (SAMPLES / machine / f"{model}-{threads}.json").write_text(json.dumps(result, indent=1) + "\n")
+    keep(RESULTS / f"{machine}.json", without_samples(result))
+
+
+def keep(file: Path, result: Mapping[str, Any]) -> None:
+    """In the place of what the file of a machine has of the same model and threads."""
+    before = json.loads(file.read_text()) if file.is_file() else []
+    rows = {(one["model"], one["threads"]): one for one in (*before, result)}
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(compact([rows[which] for which in sorted(rows)]) + "\n")
+
+
+def without_samples(value: Any) -> Any:
+    """What is committed: figures with the digits that mean something, and none of the single calls."""
+    if isinstance(value, dict):
+        return {name: without_samples(item) for name, item in value.items() if name != "samples_us"}
+    return float(f"{value:.9g}") if isinstance(value, float) else value
 
 
 def _measured(model: str, threads: int, seconds: float) -> dict[str, Any]:
@@ -329,7 +348,7 @@ def written() -> int:
     from performance_goals import goals
     from performance_page import by_machine, write
 
-    machines = by_machine([json.loads(file.read_text()) for file in sorted(RESULTS.glob("*/*.json"))])
+    machines = by_machine([one for file in sorted(RESULTS.glob("*.json")) for one in json.loads(file.read_text())])
     reached = {machine: goals(its) for machine, its in machines.items()}
     memory = json.loads(MEMORY.read_text()) if MEMORY.exists() else {}
     write(machines, list(MODELS), reached, memory)

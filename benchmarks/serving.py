@@ -29,6 +29,7 @@ from typing import Any
 
 from attrs import asdict, frozen
 
+from benchmarks.compact import compact
 from benchmarks.serving_arm import MARK
 from npucompose.machine import installed_version, usable_cores
 from tests.serving.engine import ENVIRONMENT
@@ -270,7 +271,7 @@ def kept(out: Path, premises: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 def keep(out: Path, premises: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> None:
     reached = [{**asdict(goal), "met": goal.met} for goal in goals(rows)]
-    out.write_text(json.dumps({**premises, "goals": reached, "rows": rows}, indent=1) + "\n", encoding="utf-8")
+    out.write_text(compact({**premises, "goals": reached, "rows": rows}) + "\n", encoding="utf-8")
 
 
 def main() -> int:

@@ -69,7 +69,7 @@ with full_collections_put_off():  # in which the session would import it
     import torch._dynamo
 done("import Dynamo")
 from npucompose.compose.session import Session
-from npucompose.targets.compilation import Backend
+from npucompose.targets.backend import Backend
 live = Session(made)
 live.built
 done("build the model")

@@ -99,7 +99,7 @@ def _taken(model: str, shape: Sequence[str]) -> tuple[float, float, bool, str]:
 
 def _left(live: Session) -> str:
     """Of all recordings of the model."""
-    recordings = live.checked.target.recordings(live.materialised.backend)
+    recordings = live.materialised.backend.recordings()
     found = [one["fallback"] for one in recordings if one.get("fallback") is not None]
     return "" if not found else f"{sum(one['alone'] for one in found)} of {sum(one['replays'] for one in found)}"
 

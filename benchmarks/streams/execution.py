@@ -98,7 +98,7 @@ def predictions() -> Part:
         decision = compilation.decision
         assert decision is not None
         assert decision.prediction is not None
-        times = live.checked.target.stream_times(live.materialised.backend)[compilation.id]
+        times = live.checked.target.stream_times(live.materialised.backend.compilations)[compilation.id]
         error = decision.prediction.plan_us / times.plan_us - 1
         serial, plan = decision.prediction.serial_us, decision.prediction.plan_us
         figures = (f"{us:.0f}" for us in (serial, times.serial_us, plan, times.plan_us))

@@ -30,7 +30,7 @@ from npucompose.streams.problem import Problem
 from npucompose.streams.simulate import simulate
 from npucompose.streams.strategies.chains import Shape, fewest_streams, fewest_syncs, laid_on
 from npucompose.streams.strategies.instance import TimedPlan
-from npucompose.targets.compilation import Backend
+from npucompose.targets.backend import Backend
 from tests.streams import dags, named
 from tests.streams.named import NamedGraph
 

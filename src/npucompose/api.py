@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from npucompose.compiled import CompiledFunction, CompiledModel, CompiledModule
-    from npucompose.targets.compilation import Backend, Notices
+    from npucompose.targets.backend import Backend, Notices
     from npucompose.targets.frozen_weights import FrozenWeights
 
 Overrides = str | Sequence[str]
@@ -153,7 +153,7 @@ def _watching(policy: str) -> FrozenWeights:
 @cache
 def _notices() -> Notices:
     """torch asks for a backend by its name for each graph anew: all of them together warn once."""
-    from npucompose.targets.compilation import Notices
+    from npucompose.targets.backend import Notices
 
     return Notices()
 

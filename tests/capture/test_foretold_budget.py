@@ -185,7 +185,7 @@ def test_a_run_then_holds_what_was_foretold(overrides: tuple[str, ...]) -> None:
     session = Session(check(compose(["mode=reduce-overhead", *overrides])))
     for at, call in enumerate(session.calls):
         session.call(session.compiled, session.inputs(at, call))
-    facts = session.checked.target.recordings(session.materialised.backend)
+    facts = session.materialised.backend.recordings()
     slabs = {number: nbytes for one in facts for number, nbytes in one["slabs"]}
     assert foretold == pytest.approx(sum(slabs.values()) + sum(one["output_bytes"] for one in facts), rel=0.01)
 

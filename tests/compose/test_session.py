@@ -21,8 +21,8 @@ from npucompose.errors import CompileError, ConfigError, SignatureError
 from npucompose.models.inputs import Bound, bind
 from npucompose.results.measured import EXACT
 from npucompose.schema.experiment import Mode
+from npucompose.targets.backend import Backend
 from npucompose.targets.base import ModeSupport
-from npucompose.targets.compilation import Backend
 from npucompose.targets.cpu import CpuTarget
 
 

@@ -82,8 +82,8 @@ def test_without_clocks_the_trace_is_the_profiler_s_own(tmp_path: Path) -> None:
 def live(profile: Profile, folder: Path) -> Any:
     log: list[str] = []
     target = SimpleNamespace(
-        synchronize=lambda: None, profiler=of_torch, kernel_clocks=lambda backend: {},
-        stream_times=lambda backend: {}, recordings=lambda backend: [], device_memory=dict,
+        synchronize=lambda: None, profiler=of_torch, kernel_clocks=lambda graphs: {},
+        stream_times=lambda graphs: {}, device_memory=dict,
     )  # fmt: skip
     settings = SimpleNamespace(warmup=1, min_calls=3, min_seconds=0.0, max_calls=3, profile=profile)
     return SimpleNamespace(
@@ -91,7 +91,8 @@ def live(profile: Profile, folder: Path) -> Any:
         reference=lambda *args, **kwargs: log.append("call"), detached=None, steadiness=None,
         rewind=lambda: log.append("rewind"), state=SimpleNamespace(outside=False), inputs=lambda step: {},
         bind=lambda inputs: SimpleNamespace(args=(), kwargs={}), folders=SimpleNamespace(profile=folder),
-        checked=SimpleNamespace(target=target), materialised=SimpleNamespace(backend=None),
+        checked=SimpleNamespace(target=target), compilations=[],
+        materialised=SimpleNamespace(backend=SimpleNamespace(compilations=[], recordings=list)),
     )  # fmt: skip
 
 

@@ -44,10 +44,10 @@ def session(recordings: list[Any], handle: Any = "handle", why: str = "", device
     module.register_parameter("again", module.weight)
     return SimpleNamespace(
         compiled=None, detached=handle, why_attached=why, built=SimpleNamespace(module=module),
-        materialised=SimpleNamespace(backend=SimpleNamespace(statistics=statistics)),
-        checked=SimpleNamespace(target=SimpleNamespace(
-            recordings=lambda backend: recordings, device_memory=lambda: dict(device or {}),
-        )),
+        materialised=SimpleNamespace(
+            backend=SimpleNamespace(statistics=statistics, recordings=lambda: recordings)
+        ),
+        checked=SimpleNamespace(target=SimpleNamespace(device_memory=lambda: dict(device or {}))),
     )  # fmt: skip
 
 
@@ -191,9 +191,8 @@ def compiled_session(recordings: list[Any]) -> Any:
     graphs_ = [SimpleNamespace(nodes_after=3, passes_s=0.5), SimpleNamespace(nodes_after=4, passes_s=0.25)]
     return SimpleNamespace(
         compilations=graphs_,
-        materialised=SimpleNamespace(backend=None),
+        materialised=SimpleNamespace(backend=SimpleNamespace(recordings=lambda: recordings)),
         checked=SimpleNamespace(
-            target=SimpleNamespace(recordings=lambda backend: recordings),
             effective=[SimpleNamespace(option="x"), SimpleNamespace(option="y")],
         ),
         experiment=SimpleNamespace(mode=SimpleNamespace(name="max-autotune")),
@@ -329,10 +328,10 @@ def compilation(name: str = "g", symbols: tuple[str, ...] = ()) -> Any:
 def test_graphs_are_told_with_their_passes_texts_and_drawings(monkeypatch: pytest.MonkeyPatch) -> None:
     table = NodeTable(names=(), operators=(), values=(), sources=(), streams=(), inputs=())
     monkeypatch.setattr("npucompose.graphs.drawing.drawing", lambda *_: GraphDrawing(before=table))
-    target = SimpleNamespace(device_texts=lambda backend: {"more.txt": "m"})
+    monkeypatch.setattr(facts, "device_texts", lambda backend: {"more.txt": "m"})
     live: Any = SimpleNamespace(
         compilations=[compilation("g", ("s0",)), compilation("h")], overwrites={},
-        checked=SimpleNamespace(target=target), materialised=SimpleNamespace(backend=None),
+        materialised=SimpleNamespace(backend=None),
     )  # fmt: skip
     found = facts.graphs_account(live)
     assert [(g["id"], g["fx"], list(g["symbols"]), g["nodes_before"], g["nodes_after"]) for g in found["graphs"]] == [
@@ -362,13 +361,12 @@ def test_kernels_that_no_event_orders_fail_the_comparison() -> None:
 def test_a_session_that_compiled_more_than_the_first_call_starts_over() -> None:
     class Session:
         compiled_once = True
-        materialised = SimpleNamespace(backend="b")
+        materialised = SimpleNamespace(backend=SimpleNamespace(recordings=lambda: [1, 2]))
 
         def __init__(self, checked: Any, folders: Any) -> None:
             self.checked, self.folders = checked, folders
 
-    target = SimpleNamespace(recordings=lambda backend: [1, 2] if backend == "b" else [])
-    live: Any = Session(SimpleNamespace(target=target), "folders")
+    live: Any = Session("checked", "folders")
     assert _as_after_the_first_call(live) == (live, 0)
     live.compiled_once = False
     again, before = _as_after_the_first_call(live)

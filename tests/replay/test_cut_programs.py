@@ -15,7 +15,7 @@ import npucompose
 from npucompose.errors import CaptureError
 from npucompose.replay.front.segments import Segmented
 from npucompose.replay.operands import same_bytes
-from npucompose.targets.compilation import Backend
+from npucompose.targets.backend import Backend
 from tests.replay.cut_programs import PROGRAMS, Count, CutProgram, cond, count
 
 FRONTS: Mapping[str, Callable[[Callable[..., Any], str], Callable[..., Any]]] = {

@@ -152,8 +152,22 @@ def test_a_converter_for_one_product_alone_depends_on_the_product() -> None:
     assert of(name, {**given, "training": "False"}, product=None).ge_graph == "failed"
 
 
+def test_where_more_than_the_product_is_open_no_product_is_asked_for() -> None:
+    ranks = {"self": "tensor(torch.float16, [2, 3])"}
+    known = of("npu.npu_rotary_mul_backward.default", {**ranks, "r1": GIVEN, "rotary_mode": "'half'"}, product=None)
+    assert known.blame[0].reason.endswith("and that is not known: no product is named (target.soc)")
+    more = of("npu.npu_rotary_mul_backward.default", {"self": GIVEN, "rotary_mode": "'half'"}, product=None)
+    assert more.blame[0].reason.endswith("and that is not known")
+
+
 X, Y = "tensor(torch.float16, [2, 3, 4])", "tensor(torch.int8, [2, ..., 4])"
 MX = {"x": Y, "mxscale": X, "src_type": "1"}
+FLAT, DEEP = "tensor(torch.float16, [2, 3, 8])", "tensor(torch.float16, [2, 3, 8, 8])"
+BACK = {"x": DEEP, "weight": DEEP, "padding": "[0, 0]", "transposed": "True", "meta_outputs": DEEP}
+POOL = {"self": DEEP, "kernel_size": "[2, 2]", "stride": "[]", "padding": "[0]", "divisor_override": "None"}
+QUANTISED = {"x1": Y, "x2": Y, "scale": X} | dict.fromkeys(
+    ("x1_dtype", "x2_dtype", "y_scale", "scale_dtype", "group_sizes", "pertoken_scale"), "None"
+)
 
 
 @pytest.mark.parametrize(
@@ -170,6 +184,23 @@ MX = {"x": Y, "mxscale": X, "src_type": "1"}
         ("npu.npu_anti_mx_quant.default", {**MX, "axis": "-1", "dst_type": "5"}, "static"),
         ("npu.npu_anti_mx_quant.default", {**MX, "axis": "3", "dst_type": "5"}, "failed"),
         ("npu.npu_anti_mx_quant.default", {**MX, "axis": "-1", "dst_type": "3"}, "failed"),
+        ("aten.convolution.default", BACK, "static"),
+        ("aten.convolution.default", {**BACK, "x": FLAT, "weight": FLAT, "meta_outputs": FLAT}, "static"),
+        ("aten.convolution.default", {**BACK, "x": GIVEN, "weight": GIVEN}, "unknown"),
+        ("aten._fft_c2c.default", {"self": X, "dim": "[0, 2]"}, "static"),
+        ("aten._fft_c2c.default", {"self": X, "dim": "[0, 3]"}, "failed"),
+        ("aten._fft_c2c.default", {"self": X, "dim": "[0, 1, 2]"}, "failed"),
+        ("aten.logsumexp.default", {"self": X, "dim": "[0, -1]", "keepdim": "False"}, "static"),
+        ("aten.logsumexp.default", {"self": X, "dim": "[2, -1]", "keepdim": "False"}, "failed"),
+        ("aten.le.Scalar", {"self": X, "other": "3"}, "static"),
+        ("aten.le.Scalar", {"self": "tensor(torch.complex64, [2])", "other": "3"}, "failed"),
+        ("aten.avg_pool2d.default", POOL, "static"),
+        ("aten.avg_pool2d.default", {**POOL, "divisor_override": "256"}, "failed"),
+        ("aten.sum.dim_IntList", {"self": Y, "dim": "[0]"}, "static"),
+        ("aten.sum.dim_IntList", {"self": "tensor(torch.float16, [0, ...])", "dim": "None"}, "unknown"),
+        ("aten.sum.dim_IntList", {"self": "tensor(torch.float16, [0, 3])", "dim": "None"}, "failed"),
+        ("npu.npu_quant_matmul.default", QUANTISED, "static"),
+        ("npu.npu_quant_matmul.default", {**QUANTISED, "group_sizes": "[1, 2, 65536]"}, "failed"),
     ],
 )  # fmt: skip
 def test_ranks_dtypes_and_lengths_of_a_call_decide_whether_its_converter_refuses_it(

@@ -14,8 +14,9 @@ from npucompose.replay.interface import LowerRequest
 from npucompose.results.graphs import Partition
 from npucompose.results.measured import CallStatistics
 from npucompose.schema.capabilities import Capabilities
+from npucompose.targets import compilers
+from npucompose.targets.backend import Backend
 from npucompose.targets.base import ModeSupport, Target
-from npucompose.targets.compilation import Backend
 from npucompose.vendor.compiler import CompilerOptions
 
 MODE = "reduce-overhead"
@@ -78,7 +79,7 @@ class Passes:
 
 def backend(target: Target | None = None, *, mode: str = MODE, **more: Any) -> Backend:
     named: dict[str, Any] = {"pre": Passes(), "post": Passes(), "options": CompilerOptions(), **more}
-    return Backend(target=target or Noting(), mode=mode, **named)
+    return Backend(target=target or Noting(), mode=mode, compiler=compilers.compiled, **named)
 
 
 def dynamos(*sources: Any) -> fx.GraphModule:

@@ -19,8 +19,8 @@ from npucompose.schema.capabilities import Capabilities
 from npucompose.schema.streams import Streams
 from npucompose.streams import apply
 from npucompose.targets.captured_inductor import CapturingRecorder
-from npucompose.targets.inductor import Subject
 from npucompose.targets.inductor_code import UnreadCode, launches
+from npucompose.targets.subjects import Subject
 from npucompose.vendor.compiler import CompilerOptions
 from tests.replay.cuda.simulated_device import SimulatedDevice
 from tests.sample_graphs import mm_abs_sub

@@ -17,7 +17,8 @@ from npucompose.results.graphs import Partition
 from npucompose.schema.capabilities import Capabilities
 from npucompose.schema.streams import Streams
 from npucompose.streams import apply
-from npucompose.targets import aot, compilation
+from npucompose.targets import aot
+from npucompose.targets import backend as backend_module
 from npucompose.targets.compilation import Compilation
 from npucompose.targets.input_sources import kind_of_source, sources_of
 from npucompose.vendor.inductor import InductorOptions
@@ -30,7 +31,7 @@ from tests.targets.noting import CUT, MODE, Lowered, Noting, Passes, backend, be
 def clock(monkeypatch: pytest.MonkeyPatch) -> None:
     """A clock that says 1, 2, 4, 8, … seconds: each span between two looks is told by its length."""
     looks = iter(2.0**k for k in range(40))
-    for module in (compilation, aot):
+    for module in (backend_module, aot):
         monkeypatch.setattr(module, "perf_counter", lambda: next(looks))
 
 

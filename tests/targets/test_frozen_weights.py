@@ -17,7 +17,8 @@ from torch._inductor.codecache import PyCodeCache
 
 import npucompose
 from npucompose.errors import ConfigError, FrozenWeightError
-from npucompose.targets.compilation import Backend
+from npucompose.targets import compilers
+from npucompose.targets.backend import Backend
 from npucompose.targets.cuda import CudaTarget
 from npucompose.targets.frozen_weights import Watch, Weight
 
@@ -325,8 +326,8 @@ def test_target_cuda_watches_what_it_freezes(net: Net):
     """Its way to Inductor, with tensors of the CPU: nothing of it asks for a GPU but a recording."""
     made = npucompose.materialize(*FUSED, "inductor.replay=wrapper")
     backend = Backend(
-        target=CudaTarget(), mode="max-autotune", options=made.config, inductor=made.backend.inductor,
-        pre=made.pre, post=made.post,
+        target=CudaTarget(), mode="max-autotune", compiler=compilers.compiled, options=made.config,
+        inductor=made.backend.inductor, pre=made.pre, post=made.post,
     )  # fmt: skip
     fast = backend.torch_compile(net, fullgraph=True)
     assert changes_told(lambda: follows(fast, net)) == []

@@ -21,7 +21,7 @@ import npucompose
 from npucompose.replay.captured_graph import CapturedGraph
 from npucompose.replay.operands import same_bytes
 from npucompose.results.winners import Winner
-from npucompose.targets import inductor, kept_code, kept_files, kept_graphs, winners
+from npucompose.targets import inductor, kept_files, kept_graphs, restored_code, winners
 from npucompose.targets.kept_graphs import KeptGraph
 from npucompose.targets.restored_graph import RestoredGraph
 from npucompose.targets.winners import Winners
@@ -383,4 +383,4 @@ def test_what_lies_there_is_text_and_libraries(kept_here: Path):
 def test_code_whose_inputs_are_numbers_alone_is_not_looked_for() -> None:
     """The symbols that kept code is loaded for come with a tensor."""
     kept: Any = SimpleNamespace(key="a key", guards=[])
-    assert kept_code._found(kept, [3, torch.ones(2)]) is None
+    assert restored_code._found(kept, [3, torch.ones(2)]) is None

@@ -12,20 +12,25 @@ from attrs import frozen
 
 from npucompose.errors import ConfigError
 from npucompose.replay.interface import LowerRequest
-from npucompose.targets import aot
+from npucompose.targets import compilers
 from npucompose.targets.base import (
     NO_FOLDERS,
     OWN_PROCESS,
-    CachesGraphs,
-    ExportsGraphs,
     Folders,
     ModeSupport,
     Target,
-    VendorCompiled,
     VendorCompiler,
     check_stages,
 )
 from npucompose.targets.null_device import NullDevice, Tape
+from npucompose.targets.vendor_compiled import (
+    CachesGraphs,
+    ExportsGraphs,
+    VendorCompiled,
+    device_facts,
+    device_texts,
+    ge_facts,
+)
 from npucompose.vendor.compiler import CompilerOptions
 from tests.replay.capturing import built, request, traced
 
@@ -53,7 +58,7 @@ class Idle(Plain):
 
 
 PROTOCOLS = (VendorCompiled, CachesGraphs, ExportsGraphs)
-BACKEND: Any = SimpleNamespace(mode="reduce-overhead", compilations=[])
+BACKEND: Any = SimpleNamespace(mode="reduce-overhead", target=Plain(), reads_only=False)
 GRAPH: Any = SimpleNamespace()
 MODE = "reduce-overhead"
 
@@ -74,12 +79,12 @@ def test_a_target_has_nothing_to_tell_unless_it_says_so() -> None:
     assert target.prepare(MODE) is target.synchronize() is None
     assert target.start_build(MODE) is target.finish_build(MODE) is None
     assert not any(isinstance(target, able) for able in PROTOCOLS)
-    assert target.device_facts(BACKEND) is target.support(MODE).numerics_note is None
+    assert device_facts(BACKEND) is target.support(MODE).numerics_note is None
     assert target.set_gears(MODE) is target.common_memory() is target.partition(MODE, GRAPH) is None
-    assert target.device_memory() == target.device_texts(BACKEND) == target.stream_times(BACKEND) == {}
-    assert target.decompositions(BACKEND) == {}
-    assert target.recordings(BACKEND) == []
-    assert target.warnings(MODE) == target.ge_facts(BACKEND) == ()
+    assert target.device_memory() == device_texts(BACKEND) == target.stream_times([]) == {}
+    assert compilers.decompositions(BACKEND) == {}
+    assert target.recordings(MODE, []) == []
+    assert target.warnings(MODE) == ge_facts(BACKEND) == ()
     model: Any = SimpleNamespace()
     assert target.place(model) is model
 
@@ -92,7 +97,7 @@ def test_calls_are_profiled_by_torchs_own_profiler_on_the_cpu_and_by_the_devices
 
     assert Plain().profiler() == Profiler(module=torch.profiler)
     assert CudaTarget().profiler() == Profiler(module=torch.profiler, activities=("CPU", "CUDA"))
-    assert (Plain().stream_times(BACKEND), Plain().kernel_clocks(BACKEND)) == ({}, {})
+    assert (Plain().stream_times([]), Plain().kernel_clocks([])) == ({}, {})
 
 
 @pytest.mark.parametrize(
@@ -131,9 +136,8 @@ def test_recordings_are_the_facts_of_each_graph_that_was_lowered() -> None:
 
     whole = SimpleNamespace(captured=[recording("a"), recording("b")])
     cut = SimpleNamespace(captured=[recording("c")], partition=lambda: None)
-    lowered = [SimpleNamespace(lowered=one) for one in (whole, None, cut)]
-    backend: Any = SimpleNamespace(compilations=lowered)
-    assert Plain().recordings(backend) == [{"name": "a"}, {"name": "b"}, {"name": "c"}]
+    graphs: Any = [SimpleNamespace(lowered=one) for one in (whole, None, cut)]
+    assert Plain().recordings(MODE, graphs) == [{"name": "a"}, {"name": "b"}, {"name": "c"}]
 
 
 def test_where_inductor_fuses_aotautograd_takes_apart_what_inductor_does() -> None:
@@ -143,16 +147,19 @@ def test_where_inductor_fuses_aotautograd_takes_apart_what_inductor_does() -> No
     class Fusing(Plain):
         modes: ClassVar[Mapping[str, ModeSupport]] = {MODE: ModeSupport(fuses=True), "eager": ModeSupport()}
 
-    found = Fusing().decompositions(BACKEND)
-    assert found
-    assert set(found) == set(select_decomp_table())
-    assert Fusing().decompositions(SimpleNamespace(mode="eager")) == {}  # type: ignore[arg-type]
+    def found(mode: str) -> Mapping[Any, Any]:
+        backend: Any = SimpleNamespace(mode=mode, target=Fusing())
+        return compilers.decompositions(backend)
+
+    assert found(MODE)
+    assert set(found(MODE)) == set(select_decomp_table())
+    assert found("eager") == {}
 
 
 def test_a_graph_goes_through_aotautograd(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(aot, "through_aot", lambda *given: given)
+    monkeypatch.setattr(compilers, "through_aot", lambda *given: given)
     graph: Any = "graph"
-    made: Any = Plain().compile(BACKEND, graph, ["x"])
+    made: Any = compilers.compiled(BACKEND, graph, ["x"])
     assert made == (BACKEND, "graph", ["x"])
 
 

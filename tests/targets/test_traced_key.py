@@ -15,7 +15,7 @@ from torch._inductor import config as inductor_config
 
 import npucompose
 from npucompose.targets import traced_key
-from npucompose.targets.compilation import Backend
+from npucompose.targets.backend import Backend
 from npucompose.targets.traced_key import NoKey, key_of
 
 MODE = "mode=max-autotune"

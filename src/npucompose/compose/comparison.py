@@ -26,7 +26,8 @@ from npucompose.results.measured import Cause, Numerics, Share
 from npucompose.results.record import Recompile
 from npucompose.schema.experiment import Call, call_text
 from npucompose.sinking.recompiles import AdviceContext, explain_recompilation, recorded_recompilations
-from npucompose.targets.compilation import Backend
+from npucompose.targets import compilers
+from npucompose.targets.backend import Backend
 
 
 @frozen(kw_only=True)
@@ -220,9 +221,16 @@ class Traced:
         mode = checked.experiment.mode.name
         can = checked.target.capabilities(mode)
         pre, post = (PassPipeline.for_stage(checked.passes if passes else (), stage, can) for stage in STAGES)
-        backend = Backend(target=checked.target, mode=mode, options=checked.experiment.compiler, pre=pre, post=post)
+        backend = Backend(
+            target=checked.target,
+            mode=mode,
+            compiler=compilers.compiled,
+            options=checked.experiment.compiler,
+            pre=pre,
+            post=post,
+        )
         backend.reads_only = True
-        backend.decompositions = checked.target.decompositions(session.materialised.backend)
+        backend.decompositions = compilers.decompositions(session.materialised.backend)
         self._function: Callable[..., Any] = torch.compile(
             self.module, backend=backend, **session.materialised.compile_keywords
         )

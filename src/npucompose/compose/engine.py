@@ -24,10 +24,12 @@ from npucompose.passes.base import STAGES
 from npucompose.passes.pipeline import PassPipeline
 from npucompose.results.effective import Effective
 from npucompose.schema.experiment import Experiment
-from npucompose.targets.base import NO_FOLDERS, Folders, VendorCompiled, VendorCompiler
-from npucompose.targets.compilation import Backend
+from npucompose.targets.backend import Backend
+from npucompose.targets.base import NO_FOLDERS, Folders, VendorCompiler
+from npucompose.targets.compilers import compiled
 from npucompose.targets.npu_offline import wheel
 from npucompose.targets.process_groups import exchange
+from npucompose.targets.vendor_compiled import VendorCompiled
 from npucompose.vendor.compiler import CompilerOptions
 
 
@@ -64,6 +66,7 @@ def materialize(checked: Checked, folders: Folders = NO_FOLDERS) -> Materialised
     backend = Backend(
         target=checked.target,
         mode=mode,
+        compiler=compiled,
         options=experiment.compiler,
         inductor=experiment.inductor,
         pre=pre,

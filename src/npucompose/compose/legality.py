@@ -28,7 +28,8 @@ from npucompose.schema.experiment import Experiment
 from npucompose.schema.streams import DEFAULT_GE_POLICY
 from npucompose.table.modes import EAGER, MODES, modes_that
 from npucompose.table.options import Acts
-from npucompose.targets.base import Target, VendorCompiled
+from npucompose.targets.base import Target
+from npucompose.targets.vendor_compiled import VendorCompiled
 from npucompose.vendor import devices, inductor
 from npucompose.vendor.compiler import BARE_STRATEGY, GE_STREAMS, beside_ge, idle_options
 from npucompose.vendor.devices import soc_of

@@ -37,8 +37,10 @@ from npucompose.results.graphs import PassRecord
 from npucompose.results.measured import NumericTolerance, Overwrites
 from npucompose.results.record import CompileTimes
 from npucompose.schema.experiment import Call, call_text
-from npucompose.targets.base import NO_FOLDERS, CachesGraphs, ExportsGraphs, Folders
-from npucompose.targets.compilation import Backend, Compilation
+from npucompose.targets.backend import Backend
+from npucompose.targets.base import NO_FOLDERS, Folders
+from npucompose.targets.compilation import Compilation
+from npucompose.targets.vendor_compiled import CachesGraphs, ExportsGraphs
 
 GRAPH_ONLY = "only support in max-autotune"
 """What torchair.ops.npu_fused_infer_attention_score says in eager: a compiled graph alone has it. What torch says of a

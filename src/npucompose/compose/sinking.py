@@ -18,6 +18,7 @@ from npucompose.ops.npu import NoShape, breaking_where_unknown
 from npucompose.results.sinking import Failure, SinkingFacts, Undecided
 from npucompose.schema.experiment import Call
 from npucompose.sinking import Change, FxFacts, SinkingQuestion, UnknownForm, diagnose, not_compiled, not_known
+from npucompose.targets.vendor_compiled import ge_facts
 
 LOWER_LIMIT = "experimental_config.static_model_ops_lower_limit"
 
@@ -32,11 +33,10 @@ def sinking_of(session: Session, question: SinkingQuestion | None = None) -> Sin
     graphs = [_with_failure(one.facts, one.failure) for one in backend.compilations]
     if not graphs:
         return None
-    target = session.checked.target
     return diagnose(
         question or question_of(session),
         graphs,
-        target.ge_facts(backend),
+        ge_facts(backend),
         session.checked.operators,
     )
 

@@ -29,7 +29,8 @@ from npucompose.recipe.carried import GraphEdit, graph_fingerprint
 from npucompose.recipe.python_text import Code, call, dotted, item, literal
 from npucompose.schema.capabilities import Capabilities
 from npucompose.table.modes import GE
-from npucompose.targets.compilation import Backend, Compilation
+from npucompose.targets.backend import Backend
+from npucompose.targets.compilation import Compilation
 from npucompose.targets.npu import NpuTarget
 from npucompose.targets.null_device import NullDevice
 

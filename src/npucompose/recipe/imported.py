@@ -32,7 +32,7 @@ from npucompose.schema.streams import matches
 from npucompose.table.modes import GE
 from npucompose.table.structure import flat, structure
 from npucompose.targets import TARGETS
-from npucompose.targets.base import VendorCompiled
+from npucompose.targets.vendor_compiled import VendorCompiled
 from npucompose.vendor.compiler import EVERY_LEAF, VERSION, CompilerOptions, illegal_in_mode, waiting
 from npucompose.vendor.versions import REFERENCE, known
 

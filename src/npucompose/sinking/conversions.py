@@ -12,7 +12,14 @@ from attrs import frozen
 from npucompose.results.sinking import Failure
 from npucompose.sinking.facts import FxFacts, Op, SinkingQuestion
 from npucompose.sinking.operators import OperatorTable
-from npucompose.vendor.converter_conditions import ARCH35, NOT_950, by_place, guards, holds
+from npucompose.vendor.converter_conditions import (
+    ARCH35,
+    NOT_950,
+    asks_for_the_product,
+    by_place,
+    guards,
+    holds,
+)
 from npucompose.vendor.wheel_operators import CONVERTED_AS, OperatorRow, WheelOperators, name_of, operators
 
 RULE = "rule 11"
@@ -39,64 +46,43 @@ MADE = "TorchAir makes a converter where CANN has an operator of that name, whic
 
 
 @frozen(kw_only=True)
-class Doubt:
-    """An operator of which it is unknown whether TorchAir converts it."""
+class Judgement:
+    """What TorchAir makes of one call: it refuses it, that is unknown, or, without any words, it converts it."""
 
     op: Op
-    why: str
-    """One clause."""
+    refused: str = ""
+    """What TorchAir does not do, in one clause."""
+    reason: str = ""
+    """Of a refusal."""
+    fix: str = ""
+    """What to write instead of a call that is refused."""
+    why: str = ""
+    """Why it is unknown whether the call is converted, in one clause."""
 
 
 def unconverted(graph: FxFacts, question: SinkingQuestion, table: OperatorTable) -> Failure | None:
     """The failure of the first operator that TorchAir has no converter for; None where there is none."""
-    wheel = operators(question.torch_npu)
-    for op in calls(graph):
-        what = _refused(op, wheel, question, table)
-        if what is not None:
+    for one in (judged(op, question, table) for op in calls(graph)):
+        if one.refused:
             return Failure(
                 graph=graph.id,
-                what=f"{what} ({RULE}, {wheel.named})",
-                operator=op.overload,
-                node=op.name,
-                source=op.source,
-                reason=_reason(op, wheel, question),
-                fix=_fix(op, wheel, question),
+                what=f"{one.refused} ({RULE}, {operators(question.torch_npu).named})",
+                operator=one.op.overload,
+                node=one.op.name,
+                source=one.op.source,
+                reason=one.reason,
+                fix=one.fix,
                 foreseen=True,
             )
     return None
 
 
-def _reason(op: Op, wheel: WheelOperators, question: SinkingQuestion) -> str:
-    held = _raises(op, wheel, question)[0]
-    return op.unwritable or (f"it raises if {held}" if held else _row(op, wheel).says)
-
-
-def _fix(op: Op, wheel: WheelOperators, question: SinkingQuestion) -> str:
-    instead = taken_instead(op.overload, wheel.version)
-    return f"other arguments; or {instead}" if _raises(op, wheel, question)[0] else instead
-
-
-def _raises(op: Op, wheel: WheelOperators, question: SinkingQuestion) -> tuple[str, str]:
-    """(a condition that holds of this call, one that is undecided), of those under which the converter raises."""
-    product = {} if question.product is None else {ARCH35: repr(question.product == "ascend950")}
-    refuses = _row(op, wheel).refuses
-    known = wheel.given_there(op.overload, op.constants)
-    # Another operator's converter takes its arguments in another order.
-    in_order = op.parameters if wheel.on_the_device(op.overload) == op.overload else ()
-    given = {**by_place(refuses, known, in_order), **product}
-    found = {one: holds(one, given, wheel.lists.ge_types) for one in guards(refuses)}
-    held = next((one for one in found if found[one]), "")
-    return held, next((one for one in found if found[one] is None), "")
-
-
-def doubts(graph: FxFacts, question: SinkingQuestion, table: OperatorTable) -> tuple[Doubt, ...]:
+def doubts(graph: FxFacts, question: SinkingQuestion, table: OperatorTable) -> tuple[Judgement, ...]:
     """The operators of which no table says whether they are converted, each kind once."""
-    wheel = operators(question.torch_npu)
-    found: dict[str, Doubt] = {}
-    for op in calls(graph):
-        why = _unknown(op, wheel, question, table)
-        if why is not None:
-            found.setdefault(op.overload, Doubt(op=op, why=why))
+    found: dict[str, Judgement] = {}
+    for one in (judged(op, question, table) for op in calls(graph)):
+        if one.why:
+            found.setdefault(one.op.overload, one)
     return tuple(found.values())
 
 
@@ -105,22 +91,47 @@ def calls(graph: FxFacts) -> list[Op]:
     return sorted((*graph.ops, *graph.without_tensors), key=lambda op: op.at)
 
 
-def _refused(op: Op, wheel: WheelOperators, question: SinkingQuestion, table: OperatorTable) -> str | None:
-    """What TorchAir does not do, in one clause; None where it converts the operator, or where that is unknown."""
+def judged(op: Op, question: SinkingQuestion, table: OperatorTable) -> Judgement:
+    """The judgement of a call, by the wheel's tables and the experiment's rows, which say what CANN has."""
+    wheel = operators(question.torch_npu)
+    row = _row(op, wheel)
     if op.empty:
-        return None
+        return Judgement(op=op)
     if op.higher_order:
         known = f"higher_order::{op.overload}" in wheel.lists.converters
-        return None if known else f"TorchAir has no GE converter for {op.overload}"
-    missing = None if op.schema in table.operators else _missing(op, _row(op, wheel))
+        return Judgement(op=op) if known else _refusal(op, wheel, f"TorchAir has no GE converter for {op.overload}")
+    own = op.schema in table.operators
+    missing = None if own else _missing(op, row)
     if missing:
-        return missing
+        return _refusal(op, wheel, missing, op.unwritable or row.says)
     if op.unwritable:
-        return f"TorchAir cannot write back what torch.ops.{op.overload} writes"
-    if held := _raises(op, wheel, question)[0]:
+        return _refusal(op, wheel, f"TorchAir cannot write back what torch.ops.{op.overload} writes", op.unwritable)
+    why = "" if own else _unlisted(row, wheel)
+    return Judgement(op=op, why=why) if why else _by_arguments(op, row, wheel, question)
+
+
+def _refusal(op: Op, wheel: WheelOperators, what: str, reason: str = "", other: str = "") -> Judgement:
+    """`other`: what may be written besides another operator."""
+    return Judgement(op=op, refused=what, reason=reason, fix=other + taken_instead(op.overload, wheel.version))
+
+
+def _by_arguments(op: Op, row: OperatorRow, wheel: WheelOperators, question: SinkingQuestion) -> Judgement:
+    """By the conditions under which the converter raises: one that holds, else one that is undecided."""
+    product = {} if question.product is None else {ARCH35: repr(question.product == "ascend950")}
+    known = wheel.given_there(op.overload, op.constants)
+    # Another operator's converter takes its arguments in another order.
+    in_order = op.parameters if wheel.on_the_device(op.overload) == op.overload else ()
+    given, types = {**by_place(row.refuses, known, in_order), **product}, wheel.lists.ge_types
+    found = {one: holds(one, given, types) for one in guards(row.refuses)}
+    held, asked = (next((one for one in found if found[one] is said), "") for said in (True, None))
+    if held:
         where = " on other products than Ascend 950" if held == NOT_950 else ""
-        return f"TorchAir's GE converter refuses torch.ops.{op.overload}{where}"
-    return None
+        refused = f"TorchAir's GE converter refuses torch.ops.{op.overload}{where}"
+        return _refusal(op, wheel, refused, f"it raises if {held}", "other arguments; or ")
+    if not asked:
+        return Judgement(op=op)
+    named = ": no product is named (target.soc)" if asks_for_the_product(asked, given, types) else ""
+    return Judgement(op=op, why=f"its GE converter raises if {asked}, and that is not known{named}")
 
 
 def _missing(op: Op, row: OperatorRow) -> str | None:
@@ -132,18 +143,13 @@ def _missing(op: Op, row: OperatorRow) -> str | None:
     return None
 
 
-def _unknown(op: Op, wheel: WheelOperators, question: SinkingQuestion, table: OperatorTable) -> str | None:
-    if op.higher_order or op.empty:
-        return None
-    row = _row(op, wheel)
-    if op.schema not in table.operators and row.converter == "unknown":
+def _unlisted(row: OperatorRow, wheel: WheelOperators) -> str:
+    """Why no list says whether there is a converter; empty where one does."""
+    if row.converter == "unknown":
         return row.says if wheel.knows(row.name) else f"{row.says}; {MADE}"
-    if op.schema not in table.operators and row.converter == "none" and not _of_torch(row):
+    if row.converter == "none" and not _of_torch(row):
         return f"{wheel.named} has no converter of its own for it; {MADE}"
-    if asked := _raises(op, wheel, question)[1]:
-        named = "" if question.product or ARCH35 not in asked else ": no product is named (target.soc)"
-        return f"its GE converter raises if {asked}, and that is not known{named}"
-    return None
+    return ""
 
 
 def _of_torch(row: OperatorRow) -> bool:

@@ -8,7 +8,7 @@ from attrs import evolve, frozen
 
 from npucompose.results.sinking import KINDS, Blame, Certainty, Failure, GraphKind, SinkingVerdict, VerdictName
 from npucompose.sinking.conversions import RULE as CONVERTED
-from npucompose.sinking.conversions import Doubt, doubts, unconverted
+from npucompose.sinking.conversions import Judgement, doubts, unconverted
 from npucompose.sinking.facts import FxFacts, GeFacts, Op, SinkingQuestion
 from npucompose.sinking.operators import OperatorTable, Use, dynamic_ops, geared, uses
 from npucompose.table.modes import modes_that
@@ -74,7 +74,7 @@ def converted(graph: FxFacts, question: SinkingQuestion) -> bool:
     return question.through_torchair and question.mode in modes_that("ge") and graph.undecided is None
 
 
-def _doubted(verdict: SinkingVerdict, doubts: Sequence[Doubt]) -> SinkingVerdict:
+def _doubted(verdict: SinkingVerdict, doubts: Sequence[Judgement]) -> SinkingVerdict:
     """The verdict, or unknown where it rests on a conversion that no table knows of; a worse one stays."""
     if not doubts or LEAST_STATIC.index(verdict.value) < LEAST_STATIC.index("unknown"):
         return verdict
@@ -86,7 +86,7 @@ def _doubted(verdict: SinkingVerdict, doubts: Sequence[Doubt]) -> SinkingVerdict
     return SinkingVerdict(value="unknown", certainty="unknown", evidence=(*short(said), *kept[:1]))
 
 
-def _doubt_blame(doubt: Doubt, graph: FxFacts) -> Blame:
+def _doubt_blame(doubt: Judgement, graph: FxFacts) -> Blame:
     op = doubt.op
     return Blame(node=op.name, operator=op.overload, reason=doubt.why, source=op.source, graph=graph.id, rule=CONVERTED)
 

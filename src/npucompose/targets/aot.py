@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +20,7 @@ from npucompose.streams import strip
 if TYPE_CHECKING:
     from torch import fx
 
-    from npucompose.targets.compilation import Backend
+    from npucompose.targets.backend import Backend
 
 
 def static_inputs(backend: Backend, aot: fx.GraphModule) -> frozenset[int]:
@@ -137,7 +138,9 @@ def as_passed(backend: Backend, aot: fx.GraphModule, inputs: Sequence[Any]) -> A
     called = None
     if backend.reads_only:
         compilation.planned = backend.target.partition(backend.mode, aot)
-        called = backend.foretelling and backend.foretelling.watched(backend, compilation, aot)
+        if backend.foretelling is not None:
+            planned = partial(backend.target.planned, backend.mode)
+            called = backend.foretelling.watched(planned, compilation, aot)
     if strip(aot.graph):
         aot.recompile()
     return make_boxed_func(called or aot.forward)

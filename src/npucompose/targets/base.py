@@ -1,7 +1,7 @@
 """A device as a few calls. Importing this or a target's file loads no torch and no vendor package.
 
-Where a target has nothing to say, the base class answers. What only a vendor's compiler can do is a protocol each:
-whoever wants it asks `isinstance(target, …)`, never for a name.
+Where a target has nothing to say, the base class answers. What only a vendor's compiler can do is a protocol each
+(targets/vendor_compiled.py): who wants it asks `isinstance(target, …)`, never for a name.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from attrs import evolve, frozen
 
@@ -21,20 +21,15 @@ from npucompose.table.options import option
 from npucompose.vendor.devices import ATLAS_A2, STREAMS, DeviceModel, soc_of
 
 if TYPE_CHECKING:
-    from torch import fx, nn
+    from torch import fx
 
     from npucompose.models.base import Built, Inputs
-    from npucompose.models.inputs import Bound
     from npucompose.replay.memory.forecast import PlannedRecording
-    from npucompose.results.effective import Effective
     from npucompose.results.graphs import Partition
-    from npucompose.results.sinking import NpuFacts
     from npucompose.results.streams import StreamTimes, Timeline
-    from npucompose.sinking import GeFacts
-    from npucompose.targets.compilation import Backend
-    from npucompose.vendor.compiler import CompilerOptions
+    from npucompose.targets.compilation import Compilation
 
-TORCH_COMPILE = ("torch", "torch._dynamo", "torch._functorch.aot_autograd", "npucompose.targets.compilation")
+TORCH_COMPILE = ("torch", "torch._dynamo", "torch._functorch.aot_autograd", "npucompose.targets.compilers")
 """What torch.compile needs with a backend of ours: two seconds of imports."""
 
 OWN_PROCESS = {"TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}
@@ -141,7 +136,7 @@ class OptionalMethods:
         """How `lower` would cut the graph, as far as the graph itself tells; None where nothing of it is recorded."""
         return None
 
-    def planned(self, backend: Backend, graph_module: fx.GraphModule, inputs: Sequence[Any]) -> PlannedRecording | None:
+    def planned(self, mode: str, graph_module: fx.GraphModule, inputs: Sequence[Any]) -> PlannedRecording | None:
         """The memory of the recording that a call with these real inputs would be given, which is not made; None where
         the target makes none whose memory is planned. CaptureError for a graph that no one recording holds."""
         return None
@@ -149,11 +144,11 @@ class OptionalMethods:
     def synchronize(self) -> None:
         """Return when everything that the device was asked for is done."""
 
-    def recordings(self, backend: Backend) -> list[Mapping[str, Any]]:
-        """What was recorded so far: `seconds`, `kernels`; where it is known `executor`, `pool_bytes`, …"""
-        return [g.facts() for c in backend.compilations if c.lowered is not None for g in c.lowered.captured]
+    def recordings(self, mode: str, graphs: Sequence[Compilation]) -> list[Mapping[str, Any]]:
+        """What was recorded so far of these graphs: `seconds`, `kernels`; where known `executor`, `pool_bytes`, …"""
+        return [one.facts() for graph in graphs if graph.lowered is not None for one in graph.lowered.captured]
 
-    def stream_times(self, backend: Backend) -> Mapping[str, StreamTimes]:
+    def stream_times(self, graphs: Sequence[Compilation]) -> Mapping[str, StreamTimes]:
         """{graph: how its streams run}, measured on replays of its own."""
         return {}
 
@@ -163,7 +158,7 @@ class OptionalMethods:
 
         return Profiler(module=torch.profiler)
 
-    def kernel_clocks(self, backend: Backend) -> Mapping[str, Callable[[], Timeline]]:
+    def kernel_clocks(self, graphs: Sequence[Compilation]) -> Mapping[str, Callable[[], Timeline]]:
         """{graph: replays it once, on memory of its own, and says when each kernel ran}, of the graphs whose kernels
         the profiler does not see because no dispatcher starts them."""
         return {}
@@ -172,18 +167,6 @@ class OptionalMethods:
         """What the device's allocator says so far, by the names of `Memory`: `device_peak_bytes`, …; {} where the
         device is the process's own, or says nothing."""
         return {}
-
-    def device_facts(self, backend: Backend) -> NpuFacts | None:
-        """What came out on the vendor's side, for the report; None where there is no such side."""
-        return None
-
-    def device_texts(self, backend: Backend) -> Mapping[str, str]:
-        """{file name: text} to lie beside the FX graphs."""
-        return {}
-
-    def ge_facts(self, backend: Backend) -> tuple[GeFacts, ...]:
-        """The graphs that were handed to GE, in the order of the FX graphs."""
-        return ()
 
 
 @frozen(kw_only=True)
@@ -270,27 +253,6 @@ class Target(OptionalMethods, ABC):
         """The model and its inputs on this device."""
         return built
 
-    def compile(
-        self, backend: Backend, graph_module: fx.GraphModule, example_inputs: Sequence[Any]
-    ) -> Callable[..., Any]:
-        """Dynamo's graph -> a callable: Inductor's in a mode that fuses, else AOTAutograd, the passes, `lower`."""
-        if self.support(backend.mode).fuses:
-            from npucompose.targets.inductor import through_inductor
-
-            return through_inductor(backend, graph_module, example_inputs)
-        from npucompose.targets.aot import through_aot
-
-        return through_aot(backend, graph_module, example_inputs)
-
-    def decompositions(self, backend: Backend) -> Mapping[Any, Callable[..., Any]]:
-        """{operator: what AOTAutograd writes in its place} before the passes see a graph of this backend; where
-        Inductor calls AOTAutograd itself, what it writes in a graph that is only read."""
-        if not self.support(backend.mode).fuses:
-            return {}
-        from torch._inductor.decomposition import select_decomp_table
-
-        return select_decomp_table()
-
     @abstractmethod
     def lower(self, request: LowerRequest) -> Lowered:
         """Make `request.graph_module` runnable in `request.mode`."""
@@ -323,31 +285,4 @@ class Restored(Protocol):
 
     def full(self) -> Any:
         """Compile it as if nothing had been kept."""
-        ...
-
-
-@runtime_checkable
-class VendorCompiled(Protocol):
-    """The vendor's own compiler makes the graphs."""
-
-    def vendor_compiler(self, backend: Backend) -> VendorCompiler | None:
-        """The vendor's own configuration and backend object; None in a mode that compiles nothing."""
-        ...
-
-    def overrides(self, mode: str, options: CompilerOptions) -> tuple[Effective, ...]:
-        """What the vendor's compiler itself turns into something else than was asked."""
-        ...
-
-
-@runtime_checkable
-class CachesGraphs(Protocol):
-    def cached(self, backend: Backend, module: nn.Module, dynamic: bool | None) -> Callable[..., Any]:
-        """`module.forward`, compiled at its first call or loaded from the folder of caches (`ModeSupport.caches`)."""
-        ...
-
-
-@runtime_checkable
-class ExportsGraphs(Protocol):
-    def export(self, backend: Backend, module: nn.Module, call: Bound, dynamic: bool | None) -> None:
-        """Write the graph of `module`, called so, for offline use (`ModeSupport.exports`)."""
         ...

@@ -14,7 +14,7 @@ from torch import fx
 from torch._inductor import config as inductor_config
 
 from npucompose.targets import onednn
-from npucompose.targets.cpu import LinearLibrary
+from npucompose.targets.libraries import LinearLibrary
 from npucompose.targets.onednn import Candidate, layout_of
 from npucompose.targets.winners import Winners
 

@@ -19,13 +19,13 @@ from npucompose.targets.unfused import copied
 if TYPE_CHECKING:
     from torch import fx
 
-    from npucompose.targets.compilation import Backend
-    from npucompose.targets.inductor import Subject
+    from npucompose.targets.backend import Backend
+    from npucompose.targets.subjects import Subject
 
 
 @define(kw_only=True, eq=False)
 class CapturingRecorder:
-    """A `targets.inductor.Recorder` for the graphs of one backend."""
+    """A `targets.subjects.Recorder` for the graphs of one backend."""
 
     backend: Backend
     how: Callable[[LowerRequest], HowOften]

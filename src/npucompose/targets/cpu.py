@@ -27,6 +27,7 @@ from npucompose.schema.capabilities import Capabilities, Clocked
 from npucompose.table.modes import ACLGRAPH, GE, NPUGRAPH_EX
 from npucompose.table.options import option
 from npucompose.targets.base import TORCH_COMPILE, ModeSupport, Target
+from npucompose.targets.libraries import LinearLibrary
 from npucompose.targets.winners import LIMIT_MS, Measuring
 from npucompose.vendor.devices import cpu
 
@@ -42,14 +43,13 @@ if TYPE_CHECKING:
     from npucompose.results.graphs import Partition
     from npucompose.results.streams import StreamTimes, Timeline
     from npucompose.schema.cost_table import CostTable
-    from npucompose.targets.compilation import Backend, Compilation
+    from npucompose.targets.backend import Backend
+    from npucompose.targets.compilation import Compilation
     from npucompose.targets.frozen_weights import Watch
     from npucompose.targets.kept_code import KeptCode
     from npucompose.targets.kept_graphs import KeptGraph
     from npucompose.targets.native_inductor import NativeRecorder
     from npucompose.targets.winners import Winners
-
-LinearLibrary = Literal["auto", "mkl", "onednn", "aten"]
 
 
 def _clocked(graph_module: fx.GraphModule, inputs: Sequence[Any]) -> Clocked | None:
@@ -244,24 +244,24 @@ class CpuTarget(Target):
             "replayer": self._replayer(),
         }
 
-    def stream_times(self, backend: Backend) -> Mapping[str, StreamTimes]:
+    def stream_times(self, graphs: Sequence[Compilation]) -> Mapping[str, StreamTimes]:
         from npucompose.replay.executor.native import measured
         from npucompose.streams import made_up_inputs
 
         times = {
             graph: measured(last, module, made_up_inputs(module.graph))
-            for graph, last, module in _last_recordings(backend)
+            for graph, last, module in _last_recordings(graphs)
             if last.threads is not None
         }
         return {graph: one for graph, one in times.items() if one is not None}
 
-    def kernel_clocks(self, backend: Backend) -> Mapping[str, Callable[[], Timeline]]:
+    def kernel_clocks(self, graphs: Sequence[Compilation]) -> Mapping[str, Callable[[], Timeline]]:
         from npucompose.replay.executor.native import kernel_clock
         from npucompose.streams import made_up_inputs
 
         clocks = {
             graph: kernel_clock(last, module, made_up_inputs(module.graph))
-            for graph, last, module in _last_recordings(backend)
+            for graph, last, module in _last_recordings(graphs)
         }
         return {graph: one for graph, one in clocks.items() if one is not None}
 
@@ -269,8 +269,10 @@ class CpuTarget(Target):
         self, backend: Backend, graph_module: fx.GraphModule, example_inputs: Sequence[Any]
     ) -> Callable[..., Any]:
         if not self.support(backend.mode).fuses:
+            from npucompose.targets.aot import through_aot
+
             known = len(backend.made)
-            compiled = super().compile(backend, graph_module, example_inputs)
+            compiled = through_aot(backend, graph_module, example_inputs)
             return _traced_where_unrecorded(graph_module, compiled, backend.made[known:])
         winners = self._winners()
         kept = self._kept(backend, graph_module, example_inputs, winners)
@@ -331,14 +333,14 @@ class CpuTarget(Target):
     def restored(
         self, backend: Backend, graph_module: fx.GraphModule, example_inputs: Sequence[Any], kept: KeptCode
     ) -> Callable[..., Any] | None:
-        from npucompose.targets import kept_code
+        from npucompose.targets import restored_code
 
         self.finish_build(backend.mode)
         winners = self._winners()
         if winners.measuring == "always":
             return None
         recorder = self.recorder(backend, winners) if backend.records else None
-        return kept_code.restored(kept, backend, graph_module, example_inputs, recorder, winners)
+        return restored_code.restored(kept, backend, graph_module, example_inputs, recorder, winners)
 
     def recorder(self, backend: Backend, winners: Winners, kept: KeptGraph | None = None) -> NativeRecorder:
         """What records what Inductor compiles."""
@@ -361,9 +363,9 @@ class CpuTarget(Target):
 
         return planned(graph_module, "cpu") if self.support(mode).captures else None
 
-    def planned(self, backend: Backend, graph_module: fx.GraphModule, inputs: Sequence[Any]) -> PlannedRecording | None:
+    def planned(self, mode: str, graph_module: fx.GraphModule, inputs: Sequence[Any]) -> PlannedRecording | None:
         """On the streams of the graph's plan, where it has one: a trial at capture may yet put them on one."""
-        if not self.support(backend.mode).captures:
+        if not self.support(mode).captures:
             return None
         from npucompose.replay.capture import recorder
         from npucompose.replay.executor.trial import Executors
@@ -402,14 +404,14 @@ class CpuTarget(Target):
         }
 
 
-def _last_recordings(backend: Backend) -> Iterator[tuple[str, CapturedGraph, fx.GraphModule]]:
+def _last_recordings(graphs: Sequence[Compilation]) -> Iterator[tuple[str, CapturedGraph, fx.GraphModule]]:
     """(graph, its last recording, its module) of the graphs that are recorded whole and as FX has them, not as code
     that a compiler made of them."""
     from npucompose.replay.captured_graph import CapturedGraph
     from npucompose.replay.front.generated_cache import GeneratedCache
     from npucompose.replay.front.graph_cache import GraphCache
 
-    for compilation in backend.compilations:
+    for compilation in graphs:
         lowered = compilation.lowered
         last = lowered.last if isinstance(lowered, GraphCache) else None
         if isinstance(last, CapturedGraph) and not isinstance(lowered, GeneratedCache):

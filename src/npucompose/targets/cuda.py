@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from npucompose.replay.cuda.code import HowOften
     from npucompose.replay.cuda.device import SharedPool
     from npucompose.results.graphs import Partition
-    from npucompose.targets.compilation import Backend
+    from npucompose.targets.backend import Backend
 
 
 @frozen(kw_only=True)
@@ -102,7 +102,9 @@ class CudaTarget(Target):
         self, backend: Backend, graph_module: fx.GraphModule, example_inputs: Sequence[Any]
     ) -> Callable[..., Any]:
         if not self.support(backend.mode).fuses:
-            return super().compile(backend, graph_module, example_inputs)
+            from npucompose.targets.aot import through_aot
+
+            return through_aot(backend, graph_module, example_inputs)
         from npucompose.targets import inductor
         from npucompose.targets.captured_inductor import CapturingRecorder
 

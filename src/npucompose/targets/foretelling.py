@@ -19,7 +19,10 @@ from npucompose.streams.pool import MemoryBlock, place
 
 if TYPE_CHECKING:
     from npucompose.replay.memory.forecast import PlannedRecording
-    from npucompose.targets.compilation import Backend, Compilation
+    from npucompose.targets.compilation import Compilation
+
+Planned = Callable[["fx.GraphModule", "Sequence[Any]"], "PlannedRecording | None"]
+"""`Target.planned` in one mode."""
 
 
 @frozen(kw_only=True)
@@ -46,7 +49,7 @@ class Foretelling:
         self.seconds = 0.0
         """What looking took."""
 
-    def watched(self, backend: Backend, compilation: Compilation, graph_module: fx.GraphModule) -> Callable[..., Any]:
+    def watched(self, planned: Planned, compilation: Compilation, graph_module: fx.GraphModule) -> Callable[..., Any]:
         """`graph_module` as the passes left it; what is called is the same, to be stripped of its streams."""
         whole = fx.GraphModule(graph_module, copy.deepcopy(graph_module.graph))
         whole.meta.update(graph_module.meta)
@@ -57,7 +60,7 @@ class Foretelling:
             key = signature(inputs)
             if key not in seen:
                 seen.add(key)
-                self.calls.append(_foretold(backend, compilation, whole, inputs))
+                self.calls.append(_foretold(planned, compilation, whole, inputs))
             self.seconds += perf_counter() - begun
             return graph_module.forward(*inputs)
 
@@ -65,12 +68,12 @@ class Foretelling:
 
 
 def _foretold(
-    backend: Backend, compilation: Compilation, graph_module: fx.GraphModule, inputs: Sequence[Any]
+    planned: Planned, compilation: Compilation, graph_module: fx.GraphModule, inputs: Sequence[Any]
 ) -> ForetoldCall:
     graph = graph_module.graph
     recording, why_none = None, None
     try:
-        recording = backend.target.planned(backend, graph_module, inputs)
+        recording = planned(graph_module, inputs)
     except CaptureError as error:
         why_none = str(error)
     groups = [name for node in graph.nodes if (name := group_of(node)) is not None]

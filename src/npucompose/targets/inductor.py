@@ -12,7 +12,7 @@ from contextlib import nullcontext
 from functools import partial
 from time import perf_counter
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import attrs
 import torch
@@ -27,7 +27,6 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from npucompose.graphs import written_inputs
 from npucompose.replay.counted import CountedNumbers
-from npucompose.replay.interface import LowerRequest
 from npucompose.streams import strip
 from npucompose.targets import inductor_cache, unfused
 from npucompose.targets.aot import changed_by_a_plain_wrapper, eager_at_hand, traced_weights
@@ -36,78 +35,21 @@ from npucompose.targets.in_place import ScatterInPlace
 from npucompose.targets.inductor_choices import choosing
 from npucompose.targets.inductor_kernels import IDENTITY, made_our_way
 from npucompose.targets.kept_code import KeptCode
+from npucompose.targets.restored_code import code_of
+from npucompose.targets.subjects import Recorder, Subject
 from npucompose.targets.weight_digest import digest_of
 
 if TYPE_CHECKING:
     from torch import fx
 
     from npucompose.replay.interface import Lowered
-    from npucompose.targets.compilation import Backend, Compilation
+    from npucompose.targets.backend import Backend
+    from npucompose.targets.compilation import Compilation
     from npucompose.targets.frozen_weights import Watch
     from npucompose.targets.winners import Winners
 
 Frozen = Callable[["fx.GraphModule"], Any]
 """What is done with a graph whose weights have become constants, or will."""
-
-
-@attrs.frozen(kw_only=True, eq=False)
-class Subject:
-    """One graph for inference that Inductor compiles, or has compiled."""
-
-    key: str
-    """`graph_3f2a…`, of its operators, arguments and shapes as the passes left them."""
-    fixed: frozenset[int]
-    """The inputs whose address does not change."""
-    watch: Watch | None
-    """Over the graph's constants."""
-    unfrozen: frozenset[int] = frozenset()
-    """Ids of the weights that the graph has as inputs all the same."""
-    changed: tuple[torch.Tensor | int, ...] | None = None
-    """What AOTAutograd's wrapper does around the graph (`changed_by_a_plain_wrapper`)."""
-    written: frozenset[int]
-    """The inputs that the graph writes."""
-    is_for_operators: bool = False
-    """`unfused.is_for_operators`"""
-    graph_module: fx.GraphModule
-    """As the passes left it; Inductor changes it while it compiles."""
-    counted: CountedNumbers | None = None
-    """Numbers of the graph that no kernel reads."""
-    unfused: Callable[[], fx.GraphModule]
-    """The same graph with nothing taken apart or fused, called in the same way; raises `unfused.Untraced`. To be asked
-    for while the graph is compiled."""
-
-    def request(self, backend: Backend, graph_module: fx.GraphModule) -> LowerRequest:
-        """For recordings that are made of `graph_module`, or that it stands for."""
-        return LowerRequest(
-            mode=backend.mode,
-            graph_module=graph_module,
-            example_inputs=(),
-            static_inputs=self.fixed,
-            options=backend.options,
-            memory=backend.common_memory,
-            partial=backend.partial,
-            at_once=backend.records_at_once,
-            counted=self.counted,
-            constants=self.watch,
-            eager_at_hand=True,
-            written=self.written,
-        )
-
-
-class Recorder(Protocol):
-    """Makes what is called in the place of what Inductor compiles."""
-
-    def wants(self, subject: Subject) -> bool:
-        """Whether Inductor has to compile the graph."""
-        ...
-
-    def gave_up(self, subject: Subject) -> None:
-        """Inductor cannot compile what was wanted: None follows in its place. Raises `unfused.Untraced`."""
-        ...
-
-    def lowered(self, subject: Subject, compiled: Any) -> Lowered:
-        """What is called: made of what Inductor compiled, or of None where that was not wanted."""
-        ...
 
 
 def through_inductor(
@@ -207,7 +149,7 @@ class _InnerCompile:
         lowered = recorder.lowered(subject, compiled)
         winner = None if self.winners is None else self.winners.found.get(subject.key)
         given = len(self.first.backend.sources)
-        return self.first.recorded(lowered, KeptCode.of(subject, compiled, winner, inputs=len(inputs), given=given))
+        return self.first.recorded(lowered, code_of(subject, compiled, winner, inputs=len(inputs), given=given))
 
     def _compiled(self, aot: fx.GraphModule, inputs: Sequence[Any], keywords: Mapping[str, Any]) -> Any:
         with nullcontext() if self.winners is None else choosing(self.winners, self.first.key, constants_of(aot)):

@@ -19,7 +19,8 @@ from torch._inductor.virtualized import V
 
 from npucompose.results.winners import ATTENDED, LEAST_GAIN, Winner
 from npucompose.targets.cold_products import ColdProducts
-from npucompose.targets.linears import ATEN, MKL, form_of
+from npucompose.targets.libraries import ATEN, MKL
+from npucompose.targets.linears import form_of
 from npucompose.targets.winners import Winners
 
 TEMPLATE = "template"

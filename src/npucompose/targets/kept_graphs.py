@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from torch import fx
 
     from npucompose.replay.front.generated_cache import HowOften
-    from npucompose.targets.compilation import Backend
+    from npucompose.targets.backend import Backend
     from npucompose.targets.winners import Winners
 
 

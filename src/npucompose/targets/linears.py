@@ -21,14 +21,13 @@ from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 from npucompose.results.winners import Winner, of_samples
 from npucompose.targets.cold_products import Others, constants_of
-from npucompose.targets.cpu import LinearLibrary
+from npucompose.targets.libraries import ATEN, MKL, ONEDNN, LinearLibrary
 from npucompose.targets.timed_calls import in_turns
 from npucompose.targets.winners import Winners
 
 if TYPE_CHECKING:
     from torch import fx
 
-MKL, ONEDNN, ATEN = "mkl", "onednn", "aten"
 MOST_BYTES = 256 << 20
 """Of the weights of one shape that a contest goes through, each packed for every library at once."""
 

@@ -22,9 +22,9 @@ from npucompose.targets.unfused import Untraced, copied
 
 if TYPE_CHECKING:
     from npucompose.replay.front.generated_cache import HowOften
-    from npucompose.targets.compilation import Backend
-    from npucompose.targets.inductor import Subject
+    from npucompose.targets.backend import Backend
     from npucompose.targets.kept_graphs import KeptGraph
+    from npucompose.targets.subjects import Subject
     from npucompose.targets.winners import Winners
 
 NO_REPLAYER = "there is no native replayer here"
@@ -32,7 +32,7 @@ NO_REPLAYER = "there is no native replayer here"
 
 @define(kw_only=True, eq=False)
 class NativeRecorder:
-    """A `targets.inductor.Recorder` for one graph of Dynamo's."""
+    """A `targets.subjects.Recorder` for one graph of Dynamo's."""
 
     backend: Backend
     how: Callable[[LowerRequest], HowOften]

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from torch import fx
 
     from npucompose.replay.front.generated_cache import HowOften
-    from npucompose.targets.compilation import Backend
+    from npucompose.targets.backend import Backend
     from npucompose.targets.frozen_weights import Watch
     from npucompose.targets.kept_files import KeptFiles
     from npucompose.targets.winners import Winners

@@ -25,7 +25,7 @@ from torch._ops import OpOverload, OpOverloadPacket
 from npucompose.machine import compilers, processor, thread_settings
 
 if TYPE_CHECKING:
-    from npucompose.targets.compilation import Backend
+    from npucompose.targets.backend import Backend
 
 OURS = __name__.partition(".")[0]
 PACKAGE = Path(__file__).resolve().parents[1]

@@ -26,7 +26,7 @@ from npucompose.streams import strip
 from npucompose.targets.aot import traced_weights
 
 if TYPE_CHECKING:
-    from npucompose.targets.compilation import Backend
+    from npucompose.targets.backend import Backend
 
 
 class Untraced(Exception):

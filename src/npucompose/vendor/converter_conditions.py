@@ -13,7 +13,7 @@ import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from itertools import starmap
-from typing import Any
+from typing import Any, cast
 
 from attrs import frozen
 
@@ -27,13 +27,17 @@ the one result."""
 NOT_950 = f"not {ARCH35}()"
 BY_NUMBER, BY_DTYPE = "torch_dtype_value_to_ge_type", "torch_type_to_ge_type"
 """TorchAir's functions from torch's number of a dtype, or from a dtype, to GE's type."""
+OF_NUMBER = "dtype_of"
+"""The dtype that torch gives a Python number: `type_to_dtype(type(number))` of torch/_prims_common/__init__.py, where
+the default dtype is torch's own."""
+TENSORS, TORCHS_TENSOR, DTYPE = ("Tensor", "ge.Tensor"), "torch.Tensor", "torch.dtype"
+"""Types that a converter asks for. It is never given a tensor of torch's."""
+CONSTANTS: Mapping[str, int] = {"sys.maxsize": 2**63 - 1}
+"""Of Python where a wheel runs: 64 bits."""
 
 _ORDER: Mapping[type[ast.cmpop], Callable[[Any, Any], bool]] = {
-    ast.Is: operator.eq, ast.IsNot: operator.ne, ast.Eq: operator.eq, ast.NotEq: operator.ne,
     ast.Lt: operator.lt, ast.LtE: operator.le, ast.Gt: operator.gt, ast.GtE: operator.ge,
-    ast.In: lambda one, many: one in many, ast.NotIn: lambda one, many: one not in many,
 }  # fmt: skip
-"""`is` compares constants here, which have no identity."""
 _SUMS: Mapping[type[ast.operator], str] = {
     ast.Add: "add", ast.Sub: "sub", ast.Mult: "mul", ast.Mod: "mod", ast.FloorDiv: "floordiv", ast.Div: "truediv",
     ast.LShift: "lshift",
@@ -42,14 +46,19 @@ _SUMS: Mapping[type[ast.operator], str] = {
 _CALLED: Mapping[str, Callable[..., Any]] = {
     "len": len, "min": min, "max": max, "abs": abs, "all": all, "any": any, "sum": sum, "list": list, "tuple": list,
     "set": list, "range": lambda *of: list(range(*of)), "zip": lambda *of: list(zip(*of, strict=False)), "int": int,
-    "bool": bool, "math.isclose": math.isclose,
+    "bool": bool, "math.isclose": math.isclose, "math.prod": math.prod,
+    "enumerate": lambda *of: [list(one) for one in enumerate(*of)],
 }  # fmt: skip
 _OF_TYPE: Mapping[str, type | tuple[type, ...]] = {
     "int": int, "float": float, "bool": bool, "str": str, "list": list, "tuple": list, "List": list, "Tuple": list,
+    TORCHS_TENSOR: (),
 }  # fmt: skip
-FUNCTIONS = frozenset({*_CALLED, ARCH35, BY_NUMBER, BY_DTYPE, "isinstance"})
+_NUMBERS: Mapping[type, str] = {
+    bool: "torch.bool", int: "torch.int64", float: "torch.float32", complex: "torch.complex64",
+}  # fmt: skip
+FUNCTIONS = frozenset({*_CALLED, ARCH35, BY_NUMBER, BY_DTYPE, OF_NUMBER, "isinstance"})
 SIGNS = frozenset(_SUMS)
-TYPES = frozenset({*_OF_TYPE, "Tensor"})
+TYPES = frozenset({*_OF_TYPE, *TENSORS, DTYPE})
 
 
 class _Undecided(Exception):
@@ -96,8 +105,22 @@ def joined(conditions: Iterable[str]) -> str:
 def holds(condition: str, given: Mapping[str, str], ge_types: Mapping[str, str] | None = None) -> bool | None:
     """Whether the condition holds of the call, which gives each argument as Python writes it; None where that is
     undecided. `ge_types`: {`torch.int8`, `1`: `DT_INT8`}."""
+    found = _holds(condition, given, ge_types or {})
+    if found is None and ARCH35 in condition and ARCH35 not in given:
+        ways = {_holds(condition, {**given, ARCH35: repr(new)}, ge_types or {}) for new in (True, False)}
+        return ways.pop() if len(ways) == 1 else None
+    return found
+
+
+def asks_for_the_product(condition: str, given: Mapping[str, str], ge_types: Mapping[str, str]) -> bool:
+    """Whether a condition that is undecided is decided as soon as the product is known, whichever it is."""
+    ways = [_holds(condition, {**given, ARCH35: repr(new)}, ge_types) for new in (True, False)]
+    return ARCH35 not in given and None not in ways
+
+
+def _holds(condition: str, given: Mapping[str, str], ge_types: Mapping[str, str]) -> bool | None:
     try:
-        return bool(_Decision(given, ge_types or {}).value(_parsed(condition)))
+        return bool(_Decision(given, ge_types).value(_parsed(condition)))
     except _Undecided:
         return None
 
@@ -135,13 +158,13 @@ class _Decision:
                 return getattr(operator, _SUMS[type(sign)])(self.value(left), self.value(right))
             case ast.Compare(left=left, ops=signs, comparators=others):
                 values = [self.value(part) for part in (left, *others)]
-                return all(starmap(_compared, zip(signs, values, values[1:], strict=False)))
+                return all(starmap(compared, zip(signs, values, values[1:], strict=False)))
             case ast.IfExp(test=test, body=body, orelse=orelse):
-                return self.value(body if self.value(test) else orelse)
+                return self._chosen(test, body, orelse)
             case ast.Name(id=name):
                 return self._named(name)
             case ast.Tuple(elts=parts) | ast.List(elts=parts) | ast.Set(elts=parts):
-                return [... if _is_open(part) else self.value(part) for part in parts]
+                return [self.or_open(part) for part in parts]
             case ast.Dict(keys=keys, values=values):
                 pairs = zip(keys, values, strict=True)
                 return {self.value(key): self.value(one) for key, one in pairs if key is not None}
@@ -155,12 +178,21 @@ class _Decision:
                 return list(self._each(each, loop))
             case ast.Attribute(value=of, attr="rank" | "dtype" | "symsize" as attribute):
                 return self._of_tensor(self.value(of), attribute)
+            case ast.Call(func=ast.Attribute(value=ast.Dict() as of, attr="get"), args=[key]):
+                return self.value(of).get(self.value(key))
             case ast.Call(func=called, args=args, keywords=keywords):
                 return self._called(
                     ast.unparse(called), args, {one.arg: self.value(one.value) for one in keywords if one.arg}
                 )
             case _:
                 return Symbol(ast.unparse(node))
+
+    def or_open(self, node: ast.expr) -> Any:
+        """The value, or `...` where it is undecided."""
+        try:
+            return self.value(node)
+        except _Undecided:
+            return ...
 
     def _decided(self, parts: list[ast.expr], *, end: bool) -> Any:
         """Of `and` and `or`: a part that decides is enough, also behind one that is undecided."""
@@ -177,6 +209,17 @@ class _Decision:
             raise _Undecided
         return value
 
+    def _chosen(self, test: ast.expr, body: ast.expr, orelse: ast.expr) -> Any:
+        """What both branches give, where it is undecided which is taken."""
+        try:
+            decided = bool(self.value(test))
+        except _Undecided:
+            one, other = self.value(body), self.value(orelse)
+            if type(one) is type(other) and _equal(one, other):
+                return one
+            raise
+        return self.value(body if decided else orelse)
+
     def _named(self, name: str) -> Any:
         if name in self.bound:
             return _known(self.bound[name])
@@ -191,7 +234,7 @@ class _Decision:
             bound = {**self.bound, **dict(zip(map(ast.unparse, names), values, strict=True))}
             inside = _Decision(self.given, self.ge_types, bound)
             if all(inside.value(condition) for condition in loop.ifs):
-                yield ... if _is_open(each) else inside.value(each)
+                yield inside.or_open(each)
 
     def _item(self, of: Any, at: Any) -> Any:
         if isinstance(of, dict) and at not in of:
@@ -219,7 +262,7 @@ class _Decision:
         if name == ARCH35:
             return self._named(ARCH35)
         if name == "isinstance":
-            return _is_of_type(self._unsized(args[0]), args[1])
+            return self._is_of_type(self._unsized(args[0]), args[1])
         values = [self.value(one) for one in args]
         if name in (BY_NUMBER, BY_DTYPE):
             (of,) = values
@@ -228,13 +271,24 @@ class _Decision:
                 if of is None and name == BY_DTYPE
                 else self._ge_type(of.name if isinstance(of, Symbol) else str(of))
             )
-        return _CALLED[name](*values, **keywords)
+        if name == OF_NUMBER:
+            return Symbol(_NUMBERS[type(*values)]) if type(*values) in _NUMBERS else _known(...)
+        if name in ("any", "all"):
+            return _of_all(*values, end=name == "any")
+        return _known(_CALLED[name](*values, **keywords))
 
     def _unsized(self, node: ast.expr) -> Any:
         """A value, or `...` for a size that is not known: of its type it is known that it is none of Python's."""
         if isinstance(node, ast.Name) and self.bound.get(node.id) is ...:
             return ...
         return self.value(node)
+
+    def _is_of_type(self, value: Any, types: ast.expr) -> bool:
+        names = [ast.unparse(one) for one in (types.elts if isinstance(types, ast.Tuple) else [types])]
+        if DTYPE in names and isinstance(value, Symbol) and value.name in self.ge_types:
+            return True
+        kinds = (TensorFact if name in TENSORS else _OF_TYPE.get(name, ()) for name in names)
+        return any(isinstance(value, kind) for kind in kinds)
 
 
 def _known(value: Any) -> Any:
@@ -243,17 +297,45 @@ def _known(value: Any) -> Any:
     return value
 
 
-def _is_open(node: ast.expr) -> bool:
-    return isinstance(node, ast.Constant) and node.value is ...
-
-
-def _is_of_type(value: Any, types: ast.expr) -> bool:
-    names = [ast.unparse(one) for one in (types.elts if isinstance(types, ast.Tuple) else [types])]
-    return any(isinstance(value, TensorFact if name == "Tensor" else _OF_TYPE[name]) for name in names)
-
-
-def _compared(sign: ast.cmpop, one: Any, other: Any) -> bool:
-    tensors = isinstance(one, TensorFact) or isinstance(other, TensorFact)
-    if tensors and not (isinstance(sign, ast.Is | ast.IsNot) and None in (one, other)):
+def _of_all(values: list[Any], *, end: bool) -> bool:
+    """`any` where `end`, else `all`: one that decides is enough, whatever the others are."""
+    if any(one is not ... and bool(one) == end for one in values):
+        return end
+    if ... in values:
         raise _Undecided
+    return not end
+
+
+def compared(sign: ast.cmpop, one: Any, other: Any) -> bool:
+    """What a comparison gives: of tensors and of what is not known all of, only what is certain."""
+    if isinstance(sign, ast.In | ast.NotIn):
+        return _among(one, list(other)) == isinstance(sign, ast.In)
+    if isinstance(sign, ast.Is | ast.IsNot | ast.Eq | ast.NotEq):
+        return _equal(one, other) == isinstance(sign, ast.Is | ast.Eq)
     return _ORDER[type(sign)](one, other)
+
+
+def _among(one: Any, many: list[Any]) -> bool:
+    undecided = False
+    for value in many:
+        try:
+            if _equal(one, _known(value)):
+                return True
+        except _Undecided:
+            undecided = True
+    if undecided:
+        raise _Undecided
+    return False
+
+
+def _equal(one: Any, other: Any) -> bool:
+    """Whether two values are the same; two tensors may be."""
+    if one is None or other is None:
+        return one is other
+    if isinstance(one, TensorFact) or isinstance(other, TensorFact):
+        raise _Undecided
+    if isinstance(one, list) and isinstance(other, list):
+        mine, others = cast("list[Any]", one), cast("list[Any]", other)
+        parts = [... if ... in (a, b) else _equal(a, b) for a, b in zip(mine, others, strict=False)]
+        return len(mine) == len(others) and _of_all(parts, end=False)
+    return one == other

@@ -13,7 +13,8 @@ import npucompose
 from npucompose.replay.front.graph_cache import GraphCache
 from npucompose.replay.interface import Admission
 from npucompose.replay.operands import same_bytes
-from npucompose.targets.compilation import Backend, Compilation
+from npucompose.targets.backend import Backend
+from npucompose.targets.compilation import Compilation
 
 pytestmark = pytest.mark.usefixtures("fresh_dynamo")
 

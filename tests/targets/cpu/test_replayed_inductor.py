@@ -20,8 +20,8 @@ from npucompose.errors import CaptureError, SignatureError
 from npucompose.replay.captured_graph import CapturedGraph
 from npucompose.replay.front.detached import DetachError
 from npucompose.replay.gate import Refused
-from npucompose.targets.inductor import Subject
 from npucompose.targets.inductor_code import InductorCode, UnreadCode
+from npucompose.targets.subjects import Subject
 from npucompose.targets.winners import Winners
 from tests.replay.capturing import same
 from tests.replay.test_forks import in_child

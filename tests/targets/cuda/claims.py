@@ -55,7 +55,7 @@ def agrees(target: str, model: str, passes: str, mode: str = "reduce-overhead", 
     assert found.passed, found.problems
     assert found.bitwise or mode == "max-autotune"
     assert session.detached is not None, session.why_attached
-    recordings = session.checked.target.recordings(session.materialised.backend)
+    recordings = session.materialised.backend.recordings()
     return {
         "bitwise": found.bitwise,
         "max_abs_err": found.max_abs_err,

@@ -112,7 +112,7 @@ def test_what_the_device_was_told_is_counted(monkeypatch: pytest.MonkeyPatch) ->
         "streams": 2, "unordered": ("mm ran",),
     }  # fmt: skip
     backend: Any = SimpleNamespace(mode=ACLGRAPH)
-    assert TARGET.recordings(backend) == [{"seconds": 0.5, "kernels": 2}, {"seconds": 0.25, "kernels": 1}]
+    assert TARGET.recordings(ACLGRAPH, []) == [{"seconds": 0.5, "kernels": 2}, {"seconds": 0.25, "kernels": 1}]
     assert TARGET.device_texts(backend) == {"capture_0.txt": "\n".join(told) + "\n", "capture_1.txt": "mm\n"}
     eager: Any = SimpleNamespace(mode="eager")
-    assert (TARGET.recordings(eager), TARGET.device_texts(eager)) == ([], {})
+    assert (TARGET.recordings("eager", []), TARGET.device_texts(eager)) == ([], {})

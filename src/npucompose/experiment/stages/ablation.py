@@ -74,7 +74,7 @@ def _tried(name: str, passes: tuple[str, ...], session: Session) -> Variant:
     if isinstance(found, str):
         return Variant(name=name, passes=passes, passed=False, problem=found)
     graphs = session.compilations
-    recordings = session.checked.target.recordings(session.materialised.backend)
+    recordings = session.materialised.backend.recordings()
     return Variant(
         name=name,
         passes=passes,

@@ -37,12 +37,12 @@ class BenchmarkStage(Stage["Session"]):
 
         samples = in_turns(live, _candidates(live), progress)
         target, backend = live.checked.target, live.materialised.backend
-        times = target.stream_times(backend)
+        times = target.stream_times(backend.compilations)
         return {
             "stream_times": {n: {"plan_us": one.plan_us, "serial_us": one.serial_us} for n, one in times.items()},
             "timelines": {name: facts_of(one.timeline) for name, one in times.items()},
             "one_stream_timelines": {n: facts_of(one.one_stream) for n, one in times.items() if one.one_stream},
-            "recordings": target.recordings(backend),
+            "recordings": backend.recordings(),
             "benchmark": facts_of(evolve(_benchmark_facts(samples), profile=_profile(live))),
             "memory": facts_of(MemoryFacts(peak_rss_bytes=peak_rss_bytes(), **target.device_memory())),
         }
@@ -131,7 +131,7 @@ def _profile(live: Session) -> ProfileFacts | None:
             asked,
             target.profiler(),
             folder,
-            clocks=target.kernel_clocks(live.materialised.backend) if name == "replay" else {},
+            clocks=target.kernel_clocks(live.compilations) if name == "replay" else {},
             between=live.rewind if live.state.outside else None,
         )
     kept = tuple(f"{PROFILE}/{file}" for file in files)

@@ -24,7 +24,7 @@ class CaptureStage(Stage["Session"]):
 
     def run(self, live: Session, progress: Callable[[float], None]) -> Facts:
         live.compiled  # noqa: B018  the first call records
-        recordings = live.checked.target.recordings(live.materialised.backend)
+        recordings = live.materialised.backend.recordings()
         handle = live.detached
         module = live.built.module
         memory = MemoryFacts(

@@ -27,7 +27,7 @@ class CompileStage(Stage["Session"]):
         return {
             "times": facts_of(live.first_call.times),
             "streams": stream_facts(graphs),
-            "recordings": live.checked.target.recordings(live.materialised.backend),
+            "recordings": live.materialised.backend.recordings(),
             **timelines(graphs),
             **graphs_account(live),
             "npu": npu_facts(live),

@@ -13,6 +13,7 @@ from npucompose.results.graphs import PassFacts
 from npucompose.results.record import GraphFacts, StreamFacts
 from npucompose.results.streams import ProfileUse, gain_interval
 from npucompose.table.structure import facts_of
+from npucompose.targets.vendor_compiled import device_facts, device_texts
 
 if TYPE_CHECKING:
     from npucompose.compose.comparison import Compared
@@ -38,7 +39,7 @@ def graphs_account(live: Session) -> dict[str, Any]:
         "texts": {
             **{f"{c.id}.before.txt": c.before.text for c in graphs},
             **{f"{c.id}.after.txt": c.text_after for c in graphs},
-            **live.checked.target.device_texts(live.materialised.backend),
+            **device_texts(live.materialised.backend),
         },
         "drawings": {c.id: facts_of(drawing(c.before, c.after, c.plan)) for c in graphs},
     }
@@ -54,7 +55,7 @@ def sinking_facts(live: Session) -> dict[str, Any] | None:
 
 def npu_facts(live: Session) -> dict[str, Any] | None:
     """What the vendor's side made and counted so far; a later stage's account replaces an earlier one's."""
-    found = live.checked.target.device_facts(live.materialised.backend)
+    found = device_facts(live.materialised.backend)
     return None if found is None else facts_of(found)
 
 
@@ -128,7 +129,7 @@ def comparison_account(live: Session, results: Mapping[str, Compared]) -> dict[s
     from npucompose.measure.numerics import combined
 
     target, mode = live.checked.target, live.experiment.mode.name
-    npu = target.device_facts(live.materialised.backend)
+    npu = device_facts(live.materialised.backend)
     numerics = combined({name: r.numerics for name, r in results.items()})
     return {
         "numerics": facts_of(_with_order(evolve(numerics, note=target.support(mode).numerics_note), npu)),

@@ -128,7 +128,7 @@ def _point(
 
 
 def _recordings(live: Session) -> Sequence[Mapping[str, Any]]:
-    return live.checked.target.recordings(live.materialised.backend)
+    return live.materialised.backend.recordings()
 
 
 Compile = Callable[["nn.Module"], Step]

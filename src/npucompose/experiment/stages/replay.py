@@ -23,11 +23,12 @@ class ReplayStage(Stage["Session"]):
 
     def run(self, live: Session, progress: Callable[[float], None]) -> Facts:
         from npucompose.compose.comparison import every_step
+        from npucompose.targets.vendor_compiled import device_texts
 
         steps = every_step(live, progress)
         replay = ReplayFacts(first_us=steps.first_us, replays=len(steps.results), detached_ended=steps.ended)
         return {
             "replay": facts_of(replay),
-            "texts": dict(live.checked.target.device_texts(live.materialised.backend)),
+            "texts": dict(device_texts(live.materialised.backend)),
             **comparison_account(live, steps.results),
         }

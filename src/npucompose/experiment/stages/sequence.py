@@ -28,7 +28,6 @@ class SequenceStage(Stage["Session"]):
     def run(self, live: Session, progress: Callable[[float], None]) -> Facts:
         from npucompose.compose.comparison import compared, named
 
-        target = live.checked.target
         live, before = _as_after_the_first_call(live)
         results: dict[str, Compared] = {}
         backend = live.materialised.backend
@@ -42,7 +41,7 @@ class SequenceStage(Stage["Session"]):
                 SequenceFacts(
                     calls=tuple(_call_facts(c, r) for c, r in zip(live.calls, results.values(), strict=True)),
                     graphs=len(live.compilations),
-                    captures=len(target.recordings(backend)) - before,
+                    captures=len(backend.recordings()) - before,
                     ran=backend.statistics.since(ran).if_any(),
                 )
             ),
@@ -60,7 +59,7 @@ def _as_after_the_first_call(live: Session) -> tuple[Session, int]:
     if live.compiled_once:
         return live, 0
     again = type(live)(live.checked, live.folders)
-    return again, len(live.checked.target.recordings(again.materialised.backend))
+    return again, len(again.materialised.backend.recordings())
 
 
 def _call_facts(call: Call, result: Compared) -> CallFacts:

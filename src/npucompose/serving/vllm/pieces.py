@@ -24,9 +24,10 @@ from npucompose.replay.interface import Admission, is_watched, watchers
 from npucompose.replay.memory.forecast import PlannedRecording, held_bytes
 from npucompose.serving.vllm.recipe import Recipe
 from npucompose.table.structure import facts_of, of_facts
-from npucompose.targets.compilation import Backend
+from npucompose.targets.backend import Backend
 from npucompose.targets.foretelling import recording_of
-from npucompose.targets.kept_code import KeptCode, LoadsCode
+from npucompose.targets.kept_code import KeptCode
+from npucompose.targets.restored_code import LoadsCode
 
 
 class Lowering(Protocol):
@@ -142,7 +143,7 @@ class Piece:
 
     def recordings(self) -> Sequence[Mapping[str, Any]]:
         """The facts of its recordings: `seconds`, `kernels`, `pool_bytes`, …"""
-        return self.backend.target.recordings(self.backend)
+        return self.backend.recordings()
 
 
 def compiled(

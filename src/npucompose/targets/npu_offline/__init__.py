@@ -5,7 +5,7 @@ Here may live the target, its wheel and what the wheel declares; what runs in pl
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib import metadata, util
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -18,7 +18,8 @@ from npucompose.targets.torchair.config import MODES, TorchairMode
 from npucompose.targets.torchair.target import TorchairTarget
 
 if TYPE_CHECKING:
-    from npucompose.targets.compilation import Backend
+    from npucompose.targets.backend import Backend
+    from npucompose.targets.compilation import Compilation
     from npucompose.targets.npu_offline.simulator.device import SimulatedDevice
 
 NEEDS = {"google.protobuf": "protobuf", "packaging": "packaging"}
@@ -92,9 +93,9 @@ class NpuOfflineTarget(TorchairTarget):
     def package_version(self) -> str:
         return wheel.version(wheel.locate())
 
-    def recordings(self, backend: Backend) -> list[Mapping[str, Any]]:
+    def recordings(self, mode: str, graphs: Sequence[Compilation]) -> list[Mapping[str, Any]]:
         """No memory figures: the simulator gives every value memory of its own, a device's pool does not."""
-        if not self.support(backend.mode).compiles:
+        if not self.support(mode).compiles:
             return []
         return [{"seconds": graph.seconds, "kernels": graph.kernels} for graph in _device().graphs]
 

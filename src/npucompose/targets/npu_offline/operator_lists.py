@@ -22,7 +22,9 @@ from attrs import evolve
 from npucompose import private
 from npucompose.input_safety import yaml_loader
 from npucompose.machine import cache_dir
-from npucompose.targets.npu_offline.converter_guards import SourceFile, always, ge_functions, refusing
+from npucompose.ops.catalogue import dtype_numbers
+from npucompose.targets.npu_offline.converter_guards import always, refusing
+from npucompose.targets.npu_offline.converter_sources import SourceFile, Wheel, ge_functions, ge_tensor
 from npucompose.vendor.converter_conditions import BY_DTYPE, BY_NUMBER
 from npucompose.vendor.wheel_operators import GENUINE, LISTS, WHERE, List, WheelLists, known_lists, same_lists
 
@@ -33,6 +35,8 @@ GE_TYPES = TORCHAIR / "ge" / "_ge_graph.py"
 YAML = Path("torch_npu", "csrc", "aten")
 LISTED = ("npu_native_functions.yaml", "npu_native_functions_by_codegen.yaml")
 """What is written by hand, and what torch_npu's code generator made of op-plugin's list with it."""
+OF_CANN = ("compat_ir.py", "ge_custom.py")
+"""Files of TorchAir whose functions refuse what CANN's own registry lacks."""
 OWN = "custom"
 """Section of the operators that torch has not."""
 SECTIONS = (OWN, "supported", "symint", "quant", "autograd")
@@ -45,7 +49,7 @@ METAS = (
 )
 """Files below torch_npu/ that register meta functions, or define operators in Python."""
 _REGISTER, _FAKE = "register_fx_node_ge_converter", "register_fake"
-FORM = 3
+FORM = 4
 """Of what is kept in the cache; another number with every field of WheelLists."""
 _UNREAD = "{what}: {why}, so that it is unknown which operators it lists"
 
@@ -130,14 +134,16 @@ def _converters(tree: Path) -> dict[str, Any]:
     found: dict[str, str] = {}
     refuses: dict[str, str] = {}
     files = _registering(tree)
-    functions = ge_functions(_text(tree / GE_FUNCTIONS))
+    types = ast.parse(_text(tree / GE_TYPES))
+    numbers = {f"torch_npu.{name}": number for name, number in dtype_numbers(tree / "torch_npu").items()}
+    modules = _modules(tree, Wheel(ge=ge_functions(_text(tree / GE_FUNCTIONS)), made=ge_tensor(types), numbers=numbers))
     for file in files:
         text = file.read_text(encoding="utf-8")
         if f"{_REGISTER}(" not in text:
             continue
         parsed = ast.parse(text)
         called = _registered_by_call(parsed)
-        source = SourceFile.from_tree(parsed, functions)
+        source = modules(".".join(file.relative_to(tree / TORCHAIR.parent).with_suffix("").parts)) or SourceFile()
         for function in _functions(parsed):
             for name in (*_registered(function), *called.get(function.name, ())):
                 said = _only_raises(function.body)
@@ -147,17 +153,32 @@ def _converters(tree: Path) -> dict[str, Any]:
                     refuses[name] = condition
     if not found:
         raise _Unread(f"{CONVERTERS} has none" if files else f"there is no {CONVERTERS}")
-    return {"converters": found, "refuses": refuses, "ge_types": _ge_types(_text(tree / GE_TYPES))}
+    return {"converters": found, "refuses": refuses, "ge_types": _ge_types(types)}
+
+
+def _modules(tree: Path, wheel: Wheel) -> Callable[[str], SourceFile | None]:
+    """What parses a module of TorchAir by its name, once; None of what is none of its own, or is no text of theirs."""
+
+    @cache
+    def module(name: str) -> SourceFile | None:
+        path = tree / TORCHAIR.parent / Path(*name.split("."))
+        file = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+        theirs = name.startswith(f"{TORCHAIR.name}.") and not file.name.startswith("auto_generated")
+        if not theirs or file.name in OF_CANN or not file.is_file():
+            return None
+        return SourceFile.from_tree(ast.parse(file.read_text(encoding="utf-8")), wheel, module)
+
+    return module
 
 
 def _text(file: Path) -> str:
     return file.read_text(encoding="utf-8") if file.is_file() else ""
 
 
-def _ge_types(text: str) -> dict[str, str]:
+def _ge_types(tree: ast.Module) -> dict[str, str]:
     """{`torch.int8`, or torch's number of it: `DT_INT8`} of `if dtype == torch.int8: return m.DT_INT8`."""
     found = dict[str, str]()
-    for function in _functions(ast.parse(text)):
+    for function in _functions(tree):
         for node in ast.walk(function) if function.name in (BY_DTYPE, BY_NUMBER) else ():
             if isinstance(node, ast.If) and isinstance(node.test, ast.Compare) and isinstance(node.body[0], ast.Return):
                 asked, given = node.test.comparators[0], node.body[0].value

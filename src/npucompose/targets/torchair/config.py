@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from npucompose.models.inputs import Bound
-    from npucompose.targets.compilation import Backend
+    from npucompose.targets.backend import Backend
 
 
 def node_filter(patterns: tuple[str, ...]) -> Callable[[Any], Any]:

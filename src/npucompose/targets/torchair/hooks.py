@@ -31,7 +31,8 @@ from npucompose.targets.torchair.refusals import separate_overlaps
 if TYPE_CHECKING:
     from npucompose.passes.pipeline import PassPipeline, Records
     from npucompose.passes.replace import Pattern
-    from npucompose.targets.compilation import Backend, Compilation
+    from npucompose.targets.backend import Backend
+    from npucompose.targets.compilation import Compilation
 
 
 WAY = "register_replacement"

@@ -40,7 +40,8 @@ from npucompose.vendor.versions import REFERENCE
 from npucompose.vendor.wheel_operators import CONVERTED_AS, name_of, operators
 
 if TYPE_CHECKING:
-    from npucompose.targets.compilation import Backend, Compilation
+    from npucompose.targets.backend import Backend
+    from npucompose.targets.compilation import Compilation
 
 SEEDLESS = ("seed", "offset", "dropout_mask")
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from npucompose.models.inputs import Bound
     from npucompose.sinking import GeFacts
-    from npucompose.targets.compilation import Backend
+    from npucompose.targets.backend import Backend
 
 LOGGERS = ("torchair", "npugraph_ex")
 NOTIFIES = 1024
