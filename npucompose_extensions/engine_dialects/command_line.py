@@ -15,7 +15,7 @@ from attrs import define, evolve, field, frozen
 
 from npucompose.errors import ConfigError
 from npucompose.input_safety import SECRET, load_yaml, plain_yaml
-from npucompose.recipe.command_line import CommandLine
+from npucompose.recipe.dialects import CommandLine
 from npucompose.recipe.vendor_options import Unread
 from npucompose.vendor.option_specs import shown
 from npucompose.vendor.variables import read_by_ascend

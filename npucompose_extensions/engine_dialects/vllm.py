@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 from attrs import define
 
 from npucompose.errors import ConfigError
-from npucompose.recipe.dialects import Exported, ExportingDialect, Settings, json_arguments
+from npucompose.recipe.dialects import Exported, ExportingDialect, Settings
 from npucompose.schema.experiment import Experiment
 from npucompose.serving.vllm.options import VllmOptions
 from npucompose.table.modes import ACLGRAPH, GE, NPUGRAPH_EX
@@ -266,7 +266,7 @@ def _exported(experiment: Experiment) -> Exported:
     missing += _exported_shapes(experiment)
     sources = dict.fromkeys((f"{CONFIG}.{name}" for name in config), "vllm/config/compilation.py")
     return Exported(
-        arguments=json_arguments(compilation_config=config),
+        arguments=keys.json_arguments(compilation_config=config),
         compilation_config=config,
         without_equivalent=missing,
         sources=sources,

@@ -10,12 +10,13 @@ from typing import Any
 
 from attrs import frozen
 
-from npucompose.recipe.dialects import Exported, json_arguments
+from npucompose.recipe.dialects import Exported
 from npucompose.schema.experiment import Experiment
 from npucompose.serving.vllm.options import VllmOptions
 from npucompose.table.modes import ACLGRAPH, NPUGRAPH_EX
 from npucompose.vendor.option_specs import shown
 from npucompose_extensions.engine_dialects.vllm_ascend_versions import rows
+from npucompose_extensions.engine_dialects.vllm_keys import json_arguments
 
 _CAPTURING = (ACLGRAPH, NPUGRAPH_EX)
 _SIZES = "compilation_config.cudagraph_capture_sizes"

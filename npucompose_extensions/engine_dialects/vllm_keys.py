@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
+from typing import Any
 
 READ_AT = "vllm-project/vllm 0.32.0"
 MODES = ("NONE", "STOCK_TORCH_COMPILE", "DYNAMO_TRACE_ONCE", "VLLM_COMPILE")
@@ -55,3 +57,9 @@ TAKEN = (
     "pass_config",
 )
 KEYS = (*TAKEN, *WITHOUT_MEANING)
+
+
+def json_arguments(**options: Mapping[str, Any]) -> tuple[str, ...]:
+    """`json_arguments(additional_config={"a": 1})` is ("--additional-config", '{"a": 1}'); what is empty has none."""
+    named = ((f"--{name.replace('_', '-')}", json.dumps(value)) for name, value in options.items() if value)
+    return tuple(word for option in named for word in option)

@@ -270,7 +270,7 @@ RECIPE = {
     ),
     "migrate": Command(
         about="list what changes in a recipe between two versions of torch_npu",
-        act="npucompose.recipe.command:migrate",
+        act="npucompose.experiment.migration:migrate",
         arguments=(
             argument("file", type=Path, help="the YAML of an experiment"),
             argument("--to", required=True, metavar="VERSION", help="the version to run on"),

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+import npucompose.experiment
 import npucompose.recipe
 from npucompose.capture.protocol.reading import shape
 
@@ -63,8 +64,8 @@ def test_torchairs_protocol_calls_each_graph_as_the_kit_does(name: str) -> None:
 
 
 def test_scripts_and_kits_hold_no_update_of_their_own() -> None:
-    folder = Path(npucompose.recipe.__path__[0])
-    files = [*(folder / "templates").iterdir(), *(folder / "kit_files").iterdir()]
+    recipe, experiment = (Path(package.__path__[0]) for package in (npucompose.recipe, npucompose.experiment))
+    files = [*(recipe / "templates").iterdir(), *(experiment / "kit_files").iterdir()]
     texts = {file.name: file.read_text(encoding="utf-8") for file in files if file.is_file()}
     calls = re.compile(r"graph_task_(?:update|group)_\w+\(|ExternalEvent\(|NPUGraph\(\)")
     assert {name: calls.findall(text) for name, text in texts.items() if calls.findall(text)} == {}

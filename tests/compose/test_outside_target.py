@@ -14,7 +14,7 @@ from npucompose.compose import check as checking
 from npucompose.compose.check import Checked, check
 from npucompose.compose.tree import compose
 from npucompose.errors import ConfigError
-from npucompose.recipe.facts import Facts
+from npucompose.recipe.compilations import Facts
 from npucompose.recipe.imported import _collectives
 from npucompose.registry import Registry
 from npucompose.targets.base import Target

@@ -11,7 +11,7 @@ import pytest
 
 from npucompose.experiment.orchestrator import PASSED, worker_environment
 from npucompose.input_safety import SECRET
-from npucompose.recipe.marks import VENDOR_ENVIRONMENT
+from npucompose.recipe import import_script
 from npucompose.vendor.variables import FAMILIES, read_by_ascend, variables
 
 ROOT = Path(__file__).parents[2]
@@ -78,9 +78,11 @@ def test_every_variable_that_ascends_software_reads_reaches_a_worker(monkeypatch
     assert passes(asked, monkeypatch) == set(asked)
 
 
-def test_what_the_importer_takes_for_the_vendors_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = [f"{begin.rstrip('_')}_ENABLE" for begin in VENDOR_ENVIRONMENT]
-    assert passes(asked, monkeypatch) == set(asked)
+def test_what_ascends_software_reads_the_importer_lists() -> None:
+    names = [*variables(), *TEN, "MY_OWN"]
+    lines = "".join(f"os.environ[{name!r}] = '1'\n" for name in names)
+    found = import_script(f"import os, torchair\nconfig = torchair.CompilerConfig()\n{lines}")
+    assert {one.code for one in found.unread} == {f"os.environ[{name!r}] = '1'" for name in names if name != "MY_OWN"}
 
 
 def test_what_no_software_reads_does_not_pass(monkeypatch: pytest.MonkeyPatch) -> None:

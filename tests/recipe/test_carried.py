@@ -319,20 +319,20 @@ def test_operators_and_values_are_written_as_python_names_them() -> None:
     assert _target(graph.call_function(operator.mul, (x, x))) == "operator.mul"
     values = [x, (x, 1), [x], {"a": x}, slice(x, None, 2), None, True, 1.5, "t", torch.int8, torch.strided]
     assert [_literal(value) for value in [*values, torch.preserve_format]] == [
-        "edit['x']",
-        "(edit['x'], 1)",
-        "[edit['x']]",
-        "{'a': edit['x']}",
-        "slice(edit['x'], None, 2)",
+        'edit["x"]',
+        '(edit["x"], 1)',
+        '[edit["x"]]',
+        '{"a": edit["x"]}',
+        'slice(edit["x"], None, 2)',
         "None",
         "True",
         "1.5",
-        "'t'",
+        '"t"',
         "torch.int8",
         "torch.strided",
         "torch.preserve_format",
     ]
-    assert literal((x.name,)) == "('x',)"
+    assert literal((x.name,)) == '("x",)'
     with pytest.raises(Unfreezable, match=r"a script cannot write"):
         _literal(torch.device("cpu"))
 

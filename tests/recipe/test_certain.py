@@ -217,7 +217,18 @@ def test_a_partial_takes_its_keywords_from_both_calls() -> None:
     assert unused.tree["shapes"]["dynamic"] is True
 
 
-@pytest.mark.parametrize("where", ["yield {}", "x = [{}]", "f = lambda: {}", "return {}", "print({})", "x = await {}"])
+@pytest.mark.parametrize(
+    "where",
+    [
+        "yield {}",
+        "x = [{}]",
+        "f = lambda: {}",
+        "return {}",
+        "print({})",
+        "x = await {}",
+        "match x:\n        case y if {}: pass",
+    ],
+)
 def test_a_compilation_is_seen_wherever_it_stands(where: str) -> None:
     call = where.format("torch.compile(net, backend='npugraph_ex', dynamic=False)")
     found = import_script(
@@ -371,6 +382,10 @@ LONG = {
     "loops": "for x in xs:\n    config.mode = 'reduce-overhead'\n" * 10_000,
     "handlers": "try:\n    config.mode = 'reduce-overhead'\nexcept E:\n    pass\n" * 5_000,
     "returns": "def f():\n" + "    if a:\n        return\n    config.mode = 'reduce-overhead'\n" * 6_000 + "f()\n",
+    "compilations": "b = torchair.get_npu_backend(compiler_config=config)\n" + "torch.compile(net, backend=b)\n" * 9_000
+    + "config.mode = 'max-autotune'\n" * 9_000,
+    "copies": "d = {}\n" + "".join(f"d['k{n}'] = {n}\n" for n in range(9_000)) + "e = dict(d)\n" * 9_000,
+    "instances": "class A:\n    pass\n" + "".join(f"a{n} = A()\n" for n in range(20_000)),
     "configurations": "".join(f"c{n} = torchair.CompilerConfig()\n" for n in range(10_000)),
 }  # fmt: skip
 
@@ -384,7 +399,8 @@ def read_or_refused(lines: str) -> str | None:
 
 
 REFUSED = (
-    "the script: its functions call one another so often that reading it would not end.",
+    "the script: its functions call one another, or its values depend on one another, too often: "
+    "reading it would not end.",
     "the script: its calls or expressions lie too deep in each other.",
 )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 
 from npucompose.recipe.ejected import InputMark, Parts
-from npucompose.recipe.reader import read
+from npucompose.recipe.reader import reading
 
 SCRIPT = """
 import torch, torchair
@@ -18,7 +18,7 @@ config.debug.run_eagerly = fast
 
 
 def test_a_compiled_model_is_a_value_of_which_nothing_is_known() -> None:
-    facts = read(ast.parse(SCRIPT))
+    facts = reading(ast.parse(SCRIPT)).facts
     assert [(one.dynamic, one.fullgraph) for one in facts.compiles] == [(False, False)]
     assert ["a compiled model" in str(one) for one in facts.unread] == [True]
     assert facts.configs[0].options == {}

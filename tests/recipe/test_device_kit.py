@@ -112,7 +112,7 @@ def verdicts(results: dict[str, Any]) -> dict[str, str]:
 
 def test_the_files_of_a_kit_import_nothing_of_ours(here: Path) -> None:
     for file in ("run_kit.py", "observe.py", "my_model.py"):
-        tree = ast.parse((files("npucompose.recipe") / "kit_files" / file).read_text("utf-8"))
+        tree = ast.parse((files("npucompose.experiment") / "kit_files" / file).read_text("utf-8"))
         names = {n.module if isinstance(n, ast.ImportFrom) else n.names[0].name for n in ast.walk(tree)
                  if isinstance(n, (ast.Import, ast.ImportFrom))}  # fmt: skip
         theirs = {"torch", "torch_npu", "torchair", "compiled", "my_model"}

@@ -25,12 +25,13 @@ from npucompose.passes.base import Pass
 from npucompose.passes.simplify import Cse
 from npucompose.recipe import carried, eject
 from npucompose.recipe.carried import GraphEdit, apply_frozen, graph_fingerprint
-from npucompose.recipe.ejected import CARRIED, options_of
+from npucompose.recipe.ejected import CARRIED
 from npucompose.recipe.freeze import freeze, freezing_session
 from npucompose.schema.capabilities import Capabilities
 from npucompose.schema.experiment import CompileKeywords, Experiment, Shapes
 from npucompose.targets.null_device import NullDevice
 from npucompose.targets.torchair.config import node_filter
+from npucompose.vendor.compiler import EVERY_LEAF
 from npucompose.vendor.versions import genuine_tree
 from npucompose.version import __version__
 from tests.recipe.experiments import EXPERIMENTS, OTHER_VERSIONS, ejected
@@ -87,6 +88,11 @@ def test_a_script_run_gives_the_options_and_the_graph_of_the_experiment(name: st
     mode = {"mode": "reduce-overhead"} if checked.experiment.mode.name == "reduce-overhead" else {}
     recorded = {path: value for path, value in fake.config.items() if not path.startswith("post_grad")}
     assert recorded == mode | {path: "a handle" if value == "shared" else value for path, value in options.items()}
+
+
+def options_of(experiment: Experiment) -> dict[str, Any]:
+    """{the vendor's dotted path: value} of what differs from the defaults."""
+    return {EVERY_LEAF[path].genuine_path: value for path, value in experiment.compiler.changed().items()}
 
 
 def test_with_gears_the_frozen_graph_has_numbers_where_torchair_will_make_numbers(scripts: dict[str, str]) -> None:
@@ -309,7 +315,7 @@ def test_numbers_without_a_literal_are_written_as_python_reads_them() -> None:
     for numbers in ((float("-inf"), float("inf")), (float("nan"), 0.5)):
         frozen_graph = freeze(traced(mm_abs_sub, torch.randn(2, 2)), (("bounded", Bounded(numbers=numbers)),), CAN)
         written = " ".join(frozen_graph.edits["bounded"])
-        assert all(f"float('{number}')" in written for number in numbers if number != 0.5)
+        assert all(f'float("{number}")' in written for number in numbers if number != 0.5)
 
 
 def test_a_dimension_counted_from_the_end_is_written_counted_from_the_front() -> None:

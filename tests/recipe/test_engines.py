@@ -15,7 +15,7 @@ import pytest
 from npucompose.cli import main
 from npucompose.errors import ConfigError
 from npucompose.recipe import Imported, export, import_command_line, import_file
-from npucompose.recipe.command_line import read_command_line
+from npucompose.recipe.dialects import read_command_line
 from npucompose_extensions.engine_dialects import vllm_keys
 
 DEPLOYED = """

@@ -16,7 +16,8 @@ from npucompose.recipe.reader import reading
 from npucompose.recipe.values import MISSING, CompileCall
 from npucompose.table.structure import flat
 from npucompose.vendor.compiler import EVERY_LEAF
-from tests.recipe.generated import FLAT, Compiled, runs, script
+from tests.recipe.generated import FLAT, script
+from tests.recipe.recording import Compiled, runs
 
 SCRIPTS = 200
 CONTROL = 50
@@ -86,7 +87,8 @@ def check(text: str) -> list[str]:
             passed = [silent(found, stated(found), one) for found in here]
             if all(passed):
                 problems.append(f"line {one.line}: neither stated nor listed: {passed}")
-            if every[0].rival and every[0].node.lineno == one.line and (lost := wrong(stated(default), one)):
+            several = sum(call.place == every[0].place for call in every) > 1
+            if several and every[0].node.lineno == one.line and (lost := wrong(stated(default), one)):
                 problems.append(f"line {one.line}: stated of one of several: {lost}")
     return problems
 

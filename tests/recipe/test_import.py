@@ -334,7 +334,7 @@ CALLS = "def f0(c):\n    c.mode = 'reduce-overhead'\n" + "".join(
 @pytest.mark.parametrize(
     ("script", "words"),
     [
-        (CALLS + OPTIONS + "f39(cfg)\n", "its functions call one another so often that reading it would not end."),
+        (CALLS + OPTIONS + "f39(cfg)\n", "or its values depend on one another, too often: reading it would not end."),
         (OPTIONS + "cfg.mode = " + "(" * 40 + "2" + "**64)" * 40 + "\n", "its value is not a constant"),
         (OPTIONS + "cfg.mode = " + "(" * 40 + "'ab'" + "*64)" * 40 + "\n", "its value is not a constant"),
         (

@@ -10,8 +10,8 @@ import yaml
 
 from npucompose.cli import main
 from npucompose.errors import ConfigError
-from npucompose.recipe import command as migrate
-from npucompose.recipe.command import migration
+from npucompose.experiment import migration as migrate
+from npucompose.experiment.migration import migration
 from npucompose.vendor.versions import tree_of
 
 NESTED = {"npugraph_ex": {"debug": {"aclgraph": {"clone_input": False}}}, "torch_npu_version": "2.8.0"}

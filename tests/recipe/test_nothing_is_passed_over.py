@@ -39,7 +39,7 @@ CALLS = {
     "torch._dynamo.mark_unbacked(x, 0)": "no YAML is known for torch._dynamo.mark_unbacked",
     "torchair.dynamo_export(net, x)": "no YAML is known for torchair.dynamo_export",
     "torchair.use_internal_format_weight(net)": "no YAML is known for torchair.use_internal_format_weight",
-    "torch.npu.set_compile_mode(jit_compile=True)": "jit_compile=True",
+    "torch.npu.set_compile_mode(jit_compile=True)": "outside of a graph",
     "os.environ['HCCL_BUFFSIZE'] = '1'": "YAML sets no environment",
     "os.environ.setdefault('ASCEND_LAUNCH_BLOCKING', '1')": "YAML sets no environment",
     "os.environ.update({'A': '1', 'TNG_LOG_LEVEL': '0'})": "YAML sets no environment",

@@ -17,8 +17,7 @@ import torch
 from npucompose import api
 from npucompose.input_safety import plain_yaml
 from npucompose.recipe import Imported, eject, import_file
-from npucompose.recipe.command_line import read_command_line
-from npucompose.recipe.dialects import flattened
+from npucompose.recipe.dialects import flattened, read_command_line
 from npucompose.recipe.vendor_options import attributes
 from npucompose.schema.experiment import Experiment
 from tests.recipe.fakes import FakeConfig

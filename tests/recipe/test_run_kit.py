@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-from npucompose.recipe.kit_files import my_model, observe, run_kit
+from npucompose.experiment.kit_files import my_model, observe, run_kit
 
 
 def test_inputs_in_lists_and_mappings_are_moved_to_the_device() -> None:

@@ -6,8 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from npucompose.recipe.command_line import read_command_line
-from npucompose.recipe.dialects import Settings, flattened
+from npucompose.recipe.dialects import Settings, flattened, read_command_line
 from npucompose_extensions.engine_dialects.vllm import Vllm
 from tests.refusals.case import Case
 

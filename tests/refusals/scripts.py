@@ -63,7 +63,7 @@ def option(attribute: str, value: Any) -> Callable[[Path], Any]:
 HOOKED = SimpleNamespace(ge_config=None, post_grad_custom_pre_pass=print)
 HEADER, IMPORTED, READER = "npucompose.recipe.header", "npucompose.recipe.imported", "npucompose.recipe.reader"
 CALLED, PATHS, MARKS = "npucompose.recipe.calls", "npucompose.recipe.paths", "npucompose.recipe.marks"
-CHOICES, ARITHMETIC, PYTHON = (f"npucompose.recipe.{name}" for name in ("compilations", "arithmetic", "python_calls"))
+CHOICES, PYTHON = (f"npucompose.recipe.{name}" for name in ("compilations", "python_calls"))
 EXPRESSIONS, OPTIONS = "npucompose.recipe.expressions", "npucompose.recipe.vendor_options"
 CASES = (
     Case(
@@ -105,11 +105,16 @@ CASES = (
     Case(CHOICES, "has that number", file("a.py", CONFIG, compilation=9), "no compilation of the script", "IndexError"),
     Case(IMPORTED, "is not Python", script("def ("), "the script:1 is not Python", "SyntaxError"),
     Case(IMPORTED, "lie too deep", script(DEEP), "its calls or expressions lie too deep", "RecursionError"),
-    Case(IMPORTED, "call one another", few_steps, "its functions call one another so often", "TooLong"),
+    Case(IMPORTED, "call one another", few_steps, "or its values depend on one another, too often", "TooLong"),
     Case(IMPORTED, "nothing found", script("x = 1\n"), "nothing found. Looked for", "IndexError"),
-    Case(IMPORTED, "problems.append('passes", with_recipe("passes: {cse: 3}", HOOK), "passes in the recipe must be a"),
+    Case(
+        IMPORTED,
+        "raise_for(problems)",
+        with_recipe("passes: {cse: 3}", HOOK),
+        "must be a mapping of the pass's options",
+    ),
     Case(IMPORTED, "raise_for(problems)", with_recipe("streams: {max_streams: 0}"), "'max_streams' must be >= 1"),
-    Case(PATHS, "raise TooLong", few_steps, "its functions call one another so often"),
+    Case(PATHS, "raise TooLong", few_steps, "or its values depend on one another, too often"),
     Case(
         EXPRESSIONS,
         "no YAML is known for it",
@@ -122,7 +127,7 @@ CASES = (
     ),
     Case(PATHS, "unread(s, why)", script(CONFIG + "config.mode = asked\n"), "'asked' is not a constant of this script"),
     Case(
-        EXPRESSIONS,
+        MARKS,
         "the level is none",
         script(CONFIG + "logging.getLogger('torchair').setLevel(3)\n"),
         "the level is none",
@@ -143,31 +148,31 @@ CASES = (
     Case(CALLED, "is handed to code", script(CONFIG + "theirs.tune(config)\n"), "a configuration is handed to code"),
     Case(
         MARKS,
-        "arguments_known :: some arguments",
+        "bound :: some arguments",
         script(CONFIG + "torchair.get_npu_backend(compiler_config=config, x=1)\n"),
         "x of get_npu_backend",
     ),
     Case(
         CALLED,
-        "_unknown_configuration :: which",
+        "_configuration :: which",
         script(CONFIG + "torchair.get_npu_backend(compiler_config=theirs)\n"),
         NOT_READ,
     ),
     Case(
         MARKS,
-        "set_dim_gears :: reader.doubt",
+        "set_dim_gears :: why",
         script(CONFIG + "def f(x):\n    if theirs:\n        " + GEARS),
         "it depends on a condition",
     ),
     Case(
         MARKS,
-        "set_dim_gears :: which",
+        "set_dim_gears :: why",
         script(CONFIG + "torchair.inference.set_dim_gears(f(), {0: [2, 4]})\n"),
         "it is not known which input this is",
     ),
     Case(
         MARKS,
-        "YAML takes 2 to 100",
+        "set_dim_gears :: why",
         script(CONFIG + "def f(x):\n    torchair.inference.set_dim_gears(x, {0: [1]})\n"),
         "YAML takes 2 to 100 constant sizes",
     ),
@@ -185,7 +190,7 @@ CASES = (
     ),
     Case(
         MARKS,
-        "arguments_known :: some arguments",
+        "bound :: some arguments",
         script(BACKEND + "torch.compile(m, backend=backend, mode='x')\n"),
         "no YAML is known for mode of torch.compile",
     ),
@@ -203,25 +208,25 @@ CASES = (
     ),
     Case(
         MARKS,
-        "whole tensors",
+        "_mark :: why",
         script(CONFIG + "def f(x):\n    torch._dynamo.mark_static(x, 0)\n"),
         "YAML marks whole tensors",
     ),
     Case(
         MARKS,
-        "plain dimensions",
+        "_mark :: why",
         script(CONFIG + "def f(x):\n    torch._dynamo.mark_dynamic(x, n)\n"),
         "YAML takes plain dimensions",
     ),
     Case(
         MARKS,
-        "_mark :: doubts",
+        "_mark :: why",
         script(CONFIG + "def f(x):\n    if theirs:\n        torch._dynamo.mark_static(x)\n"),
         "it depends on a condition",
     ),
     Case(
         MARKS,
-        "_mark :: which",
+        "_mark :: why",
         script(CONFIG + "torch._dynamo.mark_static(f())\n"),
         "it is not known which input this is",
     ),
@@ -233,7 +238,7 @@ CASES = (
     ),
     Case(
         MARKS,
-        "torch makes a size",
+        "set_dim_gears :: why",
         script(
             BACKEND
             + "torch.compile(m, backend=backend, dynamic=True)\n"
@@ -243,13 +248,13 @@ CASES = (
     ),
     Case(
         CALLED,
-        "_unknown_configuration :: which",
+        "_configuration :: which",
         script(CONFIG + CACHED.replace("=config", "=theirs") + ")\n"),
         NOT_READ,
     ),
     Case(
         MARKS,
-        "arguments_known :: some arguments",
+        "bound :: some arguments",
         script(CONFIG + CACHED + ", tp_rank=1)\n"),
         "tp_rank of cache_compile",
     ),
@@ -262,16 +267,16 @@ CASES = (
     ),
     Case(CALLED, "read as if", script(CONFIG + "if theirs:\n    " + CACHED + ")\n"), "it depends on a condition"),
     Case(
-        MARKS,
-        "a replacement is Python",
+        CALLED,
+        "{name}'",
         script(CONFIG + "torchair.register_replacement(a, b)\n"),
-        "a replacement is Python (a by b)",
+        "torchair.register_replacement(a, b): a replacement is Python",
     ),
     Case(
-        MARKS,
-        "outside of a graph",
+        CALLED,
+        "{name}'",
         script(CONFIG + "torch.npu.set_compile_mode(jit_compile=True)\n"),
-        "jit_compile=True is about operators outside of a graph",
+        "set_compile_mode(jit_compile=True): it is about operators outside of a graph",
     ),
     Case(
         READER,
@@ -286,15 +291,21 @@ CASES = (
         "the option's name is not a constant",
     ),
     Case(
-        ARITHMETIC,
+        PYTHON,
         "a number that",
         script(CONFIG + "config.debug.aclgraph.static_capture_size_limit = (2 ** 64) ** 64 - (2 ** 64) ** 64 + 8\n"),
         "its value is not a constant",
     ),
     Case(
-        ARITHMETIC,
+        PYTHON,
         "a text that",
         script(CONFIG + "config.debug.graph_dump.path = 'abc' * 60 * 60\n"),
+        "its value is not a constant",
+    ),
+    Case(
+        PYTHON,
+        "a factor that",
+        script(CONFIG + "config.debug.aclgraph.static_capture_size_limit = 2 ** 65 - 2 ** 65 + 8\n"),
         "its value is not a constant",
     ),
     Case(OPTIONS, "has no such option", script(CONFIG + "config.debug.none = 1\n"), "has no such option"),

@@ -35,7 +35,7 @@ NATIVE_CALLS = "src/npucompose/replay/executor/native.py"
 """Whoever runs a function of that file runs C++."""
 UNSEEN = {
     "src/npucompose/replay/executor/src/": "tests/replay/executor/",
-    "src/npucompose/recipe/kit_files/": "tests/recipe/test_device_kit.py",
+    "src/npucompose/experiment/kit_files/": "tests/recipe/test_device_kit.py",
 }
 """{sources that run where coverage.py does not look, compiled or as copies elsewhere: tests that run them}."""
 IMPORTING = -1

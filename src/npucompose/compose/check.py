@@ -76,7 +76,7 @@ class SectionCache:
             if isinstance(section, dict):
                 key = name, id(section)
                 if key not in self._made:
-                    self._made[key] = section, _gather([], partial(structure, kind, section, name))
+                    self._made[key] = section, gather([], partial(structure, kind, section, name))
                 made[name] = self._made[key][1] or section
         return made
 
@@ -95,7 +95,7 @@ def _readable(tree: dict[str, Any], problems: Sequence[str]) -> Experiment | Non
     for name in tree:
         found: list[str] = []
         without = {key: value for key, value in good.items() if key != name}
-        experiment = _gather(found, partial(structure, Experiment, without, ""))
+        experiment = gather(found, partial(structure, Experiment, without, ""))
         if experiment is not None:
             return experiment
         if len(found) < left:
@@ -122,11 +122,11 @@ def _trust_problems(experiment: Experiment, composed: Composed) -> Iterator[str]
 
 def _checked(composed: Composed, *, with_model: bool, sections: SectionCache | None) -> Checked:
     sections = sections or SectionCache()
-    _gather(list(composed.problems), sections.torch_npu)  # before the options are read: they are those of its tree
+    gather(list(composed.problems), sections.torch_npu)  # before the options are read: they are those of its tree
     problems = list(composed.problems)
-    tree = sections.with_sections(_shaped(composed.tree, problems))
+    tree = sections.with_sections(shaped(composed.tree, problems))
     unread: list[str] = []
-    experiment = _gather(unread, lambda: structure(Experiment, tree, "")) or _readable(tree, unread)
+    experiment = gather(unread, lambda: structure(Experiment, tree, "")) or _readable(tree, unread)
     problems += unread
     if experiment is None:
         raise ConfigError(*problems)
@@ -136,27 +136,27 @@ def _checked(composed: Composed, *, with_model: bool, sections: SectionCache | N
     experiment = _with_adapt(_with_tiling(experiment))
     fields = {f.name: getattr(experiment, f.name) for f in attrs.fields(Experiment)}
     of_target: list[str] = []
-    target = _gather(of_target, lambda: _made(TARGETS, experiment.target, "target"))
+    target = gather(of_target, lambda: _made(TARGETS, experiment.target, "target"))
     runs = target is not None and target.capabilities(experiment.mode.name).vendor_compiler
     if target is None or runs:  # elsewhere the vendor's compiler writes nothing
         problems += path_problems(experiment.compiler, said_by)
-    torch_npu = _gather(problems, lambda: torch_npu_of(experiment, sections.torch_npu, runs=runs))
-    passes = _gather(problems, lambda: build(experiment.passes, fields))
+    torch_npu = gather(problems, lambda: torch_npu_of(experiment, sections.torch_npu, runs=runs))
+    passes = gather(problems, lambda: build(experiment.passes, fields))
     problems += of_target
     if target is not None:
         fields["device"] = target.capabilities(experiment.mode.name).device
-    model = _gather(problems, lambda: _made(MODELS, experiment.model, "model", fields)) if with_model else None
+    model = gather(problems, lambda: _made(MODELS, experiment.model, "model", fields)) if with_model else None
     model, said_by_model = _settled(model, experiment, composed.trust_with, problems)
     _pass_problems(passes or (), experiment, composed.trust_with, problems)
     effective, unread_scenario = None, ()
     problems += scenario_problems(experiment, model)
-    operators = _gather(problems, lambda: shipped_table().with_rows(experiment.sinking.operators))
+    operators = gather(problems, lambda: shipped_table().with_rows(experiment.sinking.operators))
     if target is not None:
-        _gather(problems, lambda: shipped_table().product(target.soc))
-        _gather(problems, lambda: target.check(experiment.mode.name))
-        effective = _gather(problems, lambda: effective_options(experiment, target, passes or ()))
+        gather(problems, lambda: shipped_table().product(target.soc))
+        gather(problems, lambda: target.check(experiment.mode.name))
+        effective = gather(problems, lambda: effective_options(experiment, target, passes or ()))
         asked = LegalityCase(experiment=experiment, target=target)
-        unread_scenario = _gather(problems, lambda: judged((unread_sizes,), asked)) or ()
+        unread_scenario = gather(problems, lambda: judged((unread_sizes,), asked)) or ()
     if problems or passes is None or target is None or torch_npu is None or operators is None:
         raise ConfigError(*dict.fromkeys(problems))
     return Checked(
@@ -171,7 +171,7 @@ def _checked(composed: Composed, *, with_model: bool, sections: SectionCache | N
     )
 
 
-def _gather(problems: list[str], make: Callable[[], T]) -> T | None:
+def gather(problems: list[str], make: Callable[[], T]) -> T | None:
     try:
         return make()
     except ConfigError as error:
@@ -179,7 +179,7 @@ def _gather(problems: list[str], make: Callable[[], T]) -> T | None:
         return None
 
 
-def _shaped(tree: Mapping[str, Any], problems: list[str]) -> dict[str, Any]:
+def shaped(tree: Mapping[str, Any], problems: list[str]) -> dict[str, Any]:
     """Choices (`target: {name: cpu, executor: auto}`) as name and options; passes likewise, by label."""
     shaped = dict(tree)
     for group in ("target", "model"):
@@ -239,7 +239,7 @@ def _settled(
         problems.append(_untrusted(f"model={experiment.model.name}", trust_with))
         return model, {}
     before = len(problems)
-    _gather(problems, model.check)
+    gather(problems, model.check)
     if len(problems) > before:
         return model, {}
     settled, said_by = model.settled()
@@ -260,7 +260,7 @@ def _pass_problems(
         if a_pass.needs_trust and not experiment.trust:
             problems.append(_untrusted(f"passes.{label}", trust_with))
             continue
-        _gather(problems, a_pass.check)
+        gather(problems, a_pass.check)
         for keyword in ("training", "cache"):
             if a_pass.freezes and getattr(experiment.compile, keyword):
                 problems.append(

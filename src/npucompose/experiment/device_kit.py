@@ -2,7 +2,7 @@
 
 A kit is one folder of plain scripts with which the owner of an NPU proves a recipe on their own model. It is written
 here, run there without npucompose, and read here again: of the result file come the files that the engine uses. The
-scripts are those of recipe/kit_files/, as they stand; compiled.py is the ejected recipe.
+scripts are those of experiment/kit_files/, as they stand; compiled.py is the ejected recipe.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ def kit_texts(composed: Composed, checked: Checked, configuration: str) -> dict[
     """{file: text} of a kit."""
     script = script_of(composed, checked)
     kit = json.dumps(about(checked, script, configuration), indent=1) + "\n"
-    plain = {name: (resources.files("npucompose.recipe") / "kit_files" / name).read_text("utf-8") for name in FILES}
+    plain = {name: (resources.files("npucompose.experiment") / "kit_files" / name).read_text("utf-8") for name in FILES}
     return {**plain, "compiled.py": script, "kit.json": kit}
 
 

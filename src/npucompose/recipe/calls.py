@@ -9,25 +9,26 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeAlias
 
 from attrs import evolve
 
 from npucompose.recipe.marks import (
-    arguments_known,
+    NONE,
+    bound,
     environment,
     in_a_model,
     mark_dynamic,
     mark_static,
+    of_a_logger,
     patch_for_hcom,
-    register_replacement,
-    set_compile_mode,
     set_dim_gears,
     set_logs,
 )
 from npucompose.recipe.paths import Paths, alternatives
 from npucompose.recipe.python_calls import Args, Keywords
 from npucompose.recipe.values import (
+    LOGGER,
     REST,
     At,
     CompileCall,
@@ -41,6 +42,7 @@ from npucompose.recipe.values import (
     ScriptBackend,
     Unknown,
     Value,
+    plain,
     why_not,
 )
 from npucompose.recipe.vendor_options import HOOKS, Package
@@ -61,6 +63,14 @@ WITHOUT_YAML: Mapping[str, str] = {
     "options": "torchair's cache_compile takes any keyword and passes over options: it reads config",
 }
 """Keywords of cache_compile that no option says, and why not; any other one has no YAML."""
+NO_YAML: Mapping[str, str] = {
+    "register_replacement": "a replacement is Python: passes=replace has the known ones, and a pattern of your own is "
+    "registered for it (docs/adding_a_pass.md)",
+    "set_compile_mode": "it is about operators outside of a graph, for the whole process: no YAML is known for it",
+}
+"""Functions that no option says, and why not; any other one has no YAML."""
+WATCHED = ("torch._dynamo.mark", "torch._dynamo.maybe_mark", "torch.npu.set_compile_mode")
+"""How the names of functions of torch begin of which none is passed over."""
 COMPILE_FX = "npugraph_ex.compile_fx"
 PATCHING_MODULE = "patch_for_hcom_allreduce"
 """A module of torchair that patches torch.distributed.all_reduce where it is imported
@@ -69,23 +79,26 @@ PATCHING_MODULE = "patch_for_hcom_allreduce"
 
 def called(reader: Paths, name: str, e: ast.Call, args: Args, keywords: Keywords) -> Value:
     """What a call of `name` gives, and what it says about compiling."""
+    if name.startswith(f"{LOGGER}("):
+        return of_a_logger(reader, name, e, args)
     name = shortest(name)
     last, top = name.rpartition(".")[2], name.partition(".")[0]
     vendor = top in ("torchair", "npugraph_ex")
-    if vendor and last in VENDOR:
-        return VENDOR[last](reader, "npugraph_ex" if top == "npugraph_ex" else "torchair", e, args, keywords)
-    if name in KNOWN:
-        return KNOWN[name](reader, e, args, keywords)
-    if last == "compile" and "backend" in keywords:  # torch.nn.Module.compile takes the same keywords
-        return compile(reader, e, args, keywords)
+    by_name = "torch.compile" if last == "compile" and "backend" in keywords else name  # torch.nn.Module.compile, too
+    act, signature = VENDOR.get(last if vendor else "", KNOWN.get(by_name, (None, "")))
+    if act is not None:
+        package: Package = "npugraph_ex" if top == "npugraph_ex" else "torchair"
+        return act(reader, package, e, bound(reader, e, args, keywords, signature))
     if last == "graph_pool_handle":
         return PoolHandle()
     parts = name.split(".")
     inner = vendor and ((parts[1:2] and parts[1] in SILENT) or any(part.startswith("_") for part in parts))
     if inner and parts[1] in ("scope", "ops"):
         in_a_model(reader, last, e)
-    if (vendor and not inner) or name.startswith(("torch._dynamo.mark", "torch._dynamo.maybe_mark")):
-        reader.unread(e, f"no YAML is known for {name}")
+    if (vendor and not inner) or name.startswith(WATCHED):
+        cut = reader.short(e).endswith("...")
+        also = f"; it is given {', '.join(keywords)}" if last in NO_YAML and cut else ""
+        reader.unread(e, NO_YAML.get(last, f"no YAML is known for {name}") + also)
     if not vendor and last in ("CompilerConfig", "get_npu_backend", "cache_compile"):
         reader.unread(e, f"it is not known where {last} comes from")
     passed_on = [v for v in (*args, *keywords.values()) if isinstance(v, (Config, At, ScriptBackend))]
@@ -112,115 +125,105 @@ def compared_with_none(e: ast.Compare, value: Value) -> Value | None:
     return answer if is_object and ast.unparse(e.comparators[0]) == "None" else None
 
 
-def config(reader: Paths, package: Package, e: ast.Call, args: Args, keywords: Keywords) -> Config:
-    arguments_known(reader, e, args, keywords, 0, ())
+def config(reader: Paths, package: Package, e: ast.Call, given: Keywords) -> Config:
     made = reader.made(e, Config, package=package, line=e.lineno)
     reader.facts.configs.append(made)
     return made
 
 
-def backend(reader: Paths, package: Package, e: ast.Call, args: Args, keywords: Keywords) -> Value:
-    given = keywords.get("compiler_config", args[0] if args else Const(value=None))
-    arguments_known(reader, e, args, keywords, 1, ("compiler_config",))
-
-    def of(given: Value) -> Value:
-        found = config(reader, package, e, (), {}) if plain_none(given) else given
-        if not isinstance(found, Config):
-            return _unknown_configuration(reader, e, "a backend of an unknown configuration")
-        made = ScriptBackend(config=found)
-        reader.facts.backends.append(made)
-        return made
-
-    return reader.choice(given, of)
-
-
-def _unknown_configuration(reader: Paths, e: ast.Call, what: str) -> Value:
+def _configuration(reader: Paths, package: Package, e: ast.Call, given: Value) -> Config | None:
+    """The one that is given, or a new one where none is; None, and a line, where it is not known."""
+    found = config(reader, package, e, {}) if plain_none(given) else given
+    if isinstance(found, Config):
+        return found
     reader.unread(e, "it is not known which configuration this is")
     reader.facts.elsewhere[e.lineno] = reader.short(e)
-    return Unknown(why=what)
+    return None
 
 
-def compile(reader: Paths, e: ast.Call, args: Args, keywords: Keywords) -> Value:
+def backend(reader: Paths, package: Package, e: ast.Call, given: Keywords) -> Value:
+    def of(one: Value) -> Value:
+        found = _configuration(reader, package, e, one)
+        if found is None:
+            return Unknown(why="a backend of an unknown configuration")
+        reader.facts.backends.append(ScriptBackend(config=found))
+        return reader.facts.backends[-1]
+
+    return reader.choice(given.get("compiler_config", NONE), of)
+
+
+def compile(reader: Paths, package: Package, e: ast.Call, given: Keywords) -> Value:
     """torch.compile(model, backend=…, dynamic=…, fullgraph=…, options=…)."""
-    arguments_known(reader, e, args, keywords, 1, ("model", "backend", "dynamic", "fullgraph", "options"))
 
-    def by(given: Value) -> Value:
-        package = _package(given)
-        if isinstance(given, ScriptBackend):
-            found = given.config
-        elif package is not None:
-            found = config(reader, package, e, (), {})
-        else:
-            text = isinstance(given, Const) and isinstance(given.value, (str, type(None)))
-            said = repr(given.value) if isinstance(given, Const) and given.value is not None else "torch's own"
-            reader.unread(
-                e, f"its backend, {said}, is none of TorchAir's" if text else "it is not known which backend this is"
-            )
-            reader.facts.elsewhere |= {} if text else {e.lineno: reader.short(e)}
-            return Unknown(why="a model compiled otherwise")
-        _options(reader, found, e, keywords.get("options"))
-        dynamic, fullgraph = (
-            _keyword(reader, e, keywords, "dynamic", None),
-            _keyword(reader, e, keywords, "fullgraph", False),
+    def by(one: Value) -> Value:
+        of = _package(one)
+        if isinstance(one, ScriptBackend) or of is not None:
+            found = one.config if isinstance(one, ScriptBackend) else config(reader, of or package, e, {})
+            _options(reader, found, e, given.get("options", NONE))
+            dynamic, fullgraph = (_keyword(reader, e, given, *one) for one in (("dynamic", None), ("fullgraph", False)))
+            return _compiled(reader, e, found, given, dynamic=dynamic, fullgraph=fullgraph)
+        text = isinstance(one, Const) and isinstance(one.value, (str, type(None)))
+        said = "torch's own" if plain_none(one) else repr(getattr(one, "value", ""))
+        reader.unread(
+            e, f"its backend, {said}, is none of TorchAir's" if text else "it is not known which backend this is"
         )
-        return _compiled(reader, e, found, keywords.get("options"), dynamic=dynamic, fullgraph=fullgraph)
+        reader.facts.elsewhere |= {} if text else {e.lineno: reader.short(e)}
+        return Unknown(why="a model compiled otherwise")
 
-    return reader.choice(keywords.get("backend", Const(value=None)), by)
+    return reader.choice(given.get("backend", NONE), by)
 
 
-def cache_compile(reader: Paths, package: Package, e: ast.Call, args: Args, keywords: Keywords) -> Value:
+def cache_compile(reader: Paths, package: Package, e: ast.Call, given: Keywords) -> Value:
     """torchair.inference.cache_compile(model.forward, config=…, dynamic=…, …) and npugraph_ex's, with options=…
 
     The graph is a whole one whatever `fullgraph` says, and dynamic where nothing is said (torch_npu 2.13.0,
     torchair/inference/_cache_compiler.py). `torch.npu.npugraph_ex.inference.cache_compile` makes its own configuration
     of `options` (torch_npu/npu/npugraph_ex/inference/__init__.py).
     """
-    given, by = keywords.get("config", Const(value=None)), keywords.get("backend")
-    given = by.config if plain_none(given) and isinstance(by, ScriptBackend) else given
-    taken = ("config", "backend", "dynamic", "fullgraph", *(["options"] if package == "npugraph_ex" else []))
-    for name in WITHOUT_YAML:
-        if name in keywords and name not in taken:
+    own, by = given.get("config", NONE), given.get("backend")
+    for name in given:
+        if name in WITHOUT_YAML and (package, name) != ("npugraph_ex", "options"):
             reader.unread(e, WITHOUT_YAML[name])
-    arguments_known(reader, e, args, keywords, 1, ("func", *taken, *WITHOUT_YAML))
+    given = {name: value for name, value in given.items() if (package, name) != ("torchair", "options")}
 
-    def of(given: Value) -> Value:
-        found = config(reader, package, e, (), {}) if plain_none(given) else given
-        if not isinstance(found, Config):
-            return _unknown_configuration(reader, e, "a model compiled with an unknown configuration")
-        options = keywords.get("options") if "options" in taken else None
-        _options(reader, found, e, options)
-        if _keyword(reader, e, keywords, "fullgraph", True) is not True:
+    def of(one: Value) -> Value:
+        found = _configuration(reader, package, e, one)
+        if found is None:
+            return Unknown(why="a model compiled with an unknown configuration")
+        _options(reader, found, e, given.get("options", NONE))
+        if _keyword(reader, e, given, "fullgraph", True) is not True:
             reader.unread(e, "cache_compile takes the graph as a whole, whatever fullgraph says")
-        dynamic = _keyword(reader, e, keywords, "dynamic", True)
+        dynamic = _keyword(reader, e, given, "dynamic", True)
         dynamic = dynamic if isinstance(dynamic, Unknown) else bool(dynamic)
-        return _compiled(reader, e, found, options, dynamic=dynamic, fullgraph=True, cached=True)
+        return _compiled(reader, e, found, given, dynamic=dynamic, fullgraph=True, cached=True)
 
-    return reader.choice(given, of)
+    return reader.choice(by.config if plain_none(own) and isinstance(by, ScriptBackend) else own, of)
 
 
-def compile_fx(reader: Paths, package: Package, e: ast.Call, args: Args, keywords: Keywords) -> Value:
-    """npugraph_ex.compile_fx(graph_module, example_inputs, options): a graph that somebody else traced."""
-    arguments_known(reader, e, args, keywords, 3, ("graph_module", "example_inputs", "options"))
-    found = config(reader, package, e, (), {})
-    options = keywords.get("options", args[2] if len(args) > 2 else None)
-    _options(reader, found, e, options)
+def compile_fx(reader: Paths, package: Package, e: ast.Call, given: Keywords) -> Value:
+    """npugraph_ex.compile_fx(graph_module, example_inputs, options): a graph that was traced elsewhere."""
+    found = config(reader, package, e, {})
+    _options(reader, found, e, given.get("options", NONE))
     why = "the graph is traced elsewhere: dynamic and fullgraph are said where it is"
     reader.unread(e, why)
-    return _compiled(reader, e, found, options, dynamic=Unknown(why=why), fullgraph=Unknown(why=why))
+    return _compiled(reader, e, found, given, dynamic=Unknown(why=why), fullgraph=Unknown(why=why))
 
 
-def _compiled(reader: Paths, e: ast.Call, found: Config, options: Value | None, **keywords: Any) -> Value:
+def _compiled(reader: Paths, e: ast.Call, found: Config, given: Keywords, **keywords: Any) -> Value:
     if reader.doubt:
         reader.unread(e, f"{reader.doubt}: read as if it were run")
-    made = reader.made(e, CompileCall, config=found, node=e, rival=reader.rival, **keywords)
+    place = (e, *[call for call in reader.calls if not isinstance(call, str)])
+    made = reader.made(e, CompileCall, package=found.package, config=found, node=e, place=place, **keywords)
+    reader.step(len(found.cells))
     for path, cell in found.cells.items():
         if not path.startswith("#"):
             reader.put(made.cells, path, cell)
     reader.put(found.cells, f"#{id(made.cells)}", made)
     reader.facts.compiles.append(made)
-    for given in alternatives(options) if options is not None else ():
-        if isinstance(given, Items):
-            reader.watch(given.items, made.cells, "npugraph_ex." if found.package == "npugraph_ex" else "")
+    for options in alternatives(given.get("options", NONE)):
+        if isinstance(options, Items):
+            prefix = "npugraph_ex." if found.package == "npugraph_ex" else ""
+            reader.watched.setdefault(id(options.cells), []).append((made.cells, prefix))
     return Unknown(why="a compiled model")
 
 
@@ -248,63 +251,60 @@ def _keyword(reader: Paths, e: ast.Call, keywords: Keywords, name: str, default:
     return Unknown(why=f"{name} is not a constant{why}")
 
 
-def _options(reader: Paths, made: Config, e: ast.Call, options: Value | None) -> None:
+def _options(reader: Paths, made: Config, e: ast.Call, options: Value) -> None:
     """The entries of a dict, set on a configuration; of several dicts, what they have in common."""
 
     def take(options: Value) -> None:
         if not isinstance(options, Items):
             reader.option(made, REST, Unknown(why=f"its options are not a dict of this script: {why_not(options)}"), e)
             return
-        for name, value in options.items.items():
+        for name, value in options.cells.items():
             if name == REST:
                 reader.option(made, REST, evolve(value, why=f"it may hold other options: {value}"), e)
                 continue
             at = value.node if isinstance(value, Const) and hasattr(value.node, "lineno") else e
             line = ast.copy_location(ast.parse(f"options[{name!r}]").body[0], at)
             leaf = LEAVES.get(f"npugraph_ex.{name}")
+            twin = leaf.twin if leaf is not None else None
             if made.package == "npugraph_ex" or name in HOOKS:
                 reader.option(made, name, value, line)
-            elif leaf is None or leaf.twin is None:
+            elif leaf is None or twin is None:
                 reader.unread(line, "torchair takes npugraph_ex's names here, and has no counterpart of this one")
-            elif leaf.twin_inverted and isinstance(value, Const):
-                reader.option(made, leaf.twin, Const(value=not value.value), line)
             else:
-                reader.option(made, leaf.twin, value, line)
+                inverted = leaf.twin_inverted and isinstance(value, Const)
+                reader.option(made, twin, Const(value=not plain(value)) if inverted else value, line)
 
-    if options is not None and not plain_none(options):
+    if not plain_none(options):
         reader.each(options, take)
 
 
-def process_kwargs_options(reader: Paths, package: Any, e: ast.Call, args: Args, keywords: Keywords) -> Value:
+def process_kwargs_options(reader: Paths, package: Any, e: ast.Call, given: Keywords) -> Value:
     """_process_kwargs_options(config, {"options": {…}}): the options of torch.compile, set on a configuration."""
-    made = args[0] if args else keywords.get("config")
-    given = args[1] if len(args) > 1 else keywords.get("kwargs")
+    made, more = given.get("config"), given.get("kwargs", NONE)
     if isinstance(made, Config):
-        options = given.items.get("options", given.items.get(REST)) if isinstance(given, Items) else given
-        _options(reader, made, e, options)
+        found = more.cells.get("options", more.cells.get(REST, NONE)) if isinstance(more, Items) else more
+        _options(reader, made, e, found)
     else:
         reader.unread(e, "it is not known which configuration this is")
-    return Const(value=None)
+    return NONE
 
 
-VENDOR: Mapping[str, Callable[[Any, Any, ast.Call, Args, Keywords], Value]] = {
-    "CompilerConfig": config,
-    "get_npu_backend": backend,
-    "cache_compile": cache_compile,
-    "compile_fx": compile_fx,
-    "set_dim_gears": set_dim_gears,
-    "patch_for_hcom": patch_for_hcom,
-    "_process_kwargs_options": process_kwargs_options,
-    "register_replacement": register_replacement,
+Act: TypeAlias = Callable[[Any, Any, Any, Keywords], Value]
+VENDOR: Mapping[str, tuple[Act, str]] = {
+    "CompilerConfig": (config, ""),
+    "get_npu_backend": (backend, "compiler_config"),
+    "cache_compile": (cache_compile, "func * config backend dynamic fullgraph options cache_dir ge_cache"),
+    "compile_fx": (compile_fx, "graph_module example_inputs options"),
+    "set_dim_gears": (set_dim_gears, "t dim_gears"),
+    "patch_for_hcom": (patch_for_hcom, "..."),
+    "_process_kwargs_options": (process_kwargs_options, "config kwargs ..."),
 }
-KNOWN: Mapping[str, Callable[[Any, ast.Call, Args, Keywords], Value]] = {
-    "torch.compile": compile,
-    "torch.npu.set_compile_mode": set_compile_mode,
-    "torch._dynamo.mark_static": mark_static,
-    "torch._dynamo.mark_dynamic": mark_dynamic,
-    "torch._logging.set_logs": set_logs,
-    **dict.fromkeys(
-        ("os.putenv", "os.unsetenv", *(f"os.environ.{name}" for name in ("setdefault", "update", "pop", "clear"))),
-        environment,
-    ),
+"""{function: what reads a call of it, its signature as `bound` takes it}."""
+CHANGES_ENVIRONMENT = ("putenv", "unsetenv", *(f"environ.{name}" for name in ("setdefault", "update", "pop", "clear")))
+KNOWN: Mapping[str, tuple[Act, str]] = {
+    "torch.compile": (compile, "model * backend dynamic fullgraph options"),
+    "torch._dynamo.mark_static": (mark_static, "t index ..."),
+    "torch._dynamo.mark_dynamic": (mark_dynamic, "t index hint min max ..."),
+    "torch._logging.set_logs": (set_logs, "..."),
+    **dict.fromkeys((f"os.{name}" for name in CHANGES_ENVIRONMENT), (environment, "key value ...")),
 }

@@ -1,4 +1,5 @@
-"""Dialects: files of other projects as the facts that a script of theirs would give, and an experiment as such files.
+"""Dialects: files of other projects as the facts that a script of theirs would give, and an experiment as such files;
+what starts an engine, a command line or a script in which one stands, as the data of such a file.
 
 Each is found by name like a pass or a model: an installed package's entry point in `npucompose.dialects`.
 Knows none of their keys.
@@ -6,12 +7,11 @@ Knows none of their keys.
 
 from __future__ import annotations
 
-import ast
-import json
 import re
 import shlex
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
+from types import FunctionType
 from typing import Any, ClassVar
 
 import attrs
@@ -21,8 +21,8 @@ from npucompose.compose.check import check
 from npucompose.compose.references import CLOSED, Environment
 from npucompose.compose.tree import compose
 from npucompose.errors import ConfigError, unknown
-from npucompose.recipe.facts import Facts
-from npucompose.recipe.values import CompileCall, Config, Const
+from npucompose.recipe.compilations import Facts
+from npucompose.recipe.values import NO_CALL, CompileCall, Config, Const
 from npucompose.recipe.vendor_options import Package, Unread, set_option
 from npucompose.registry import Registry
 from npucompose.schema.experiment import Experiment
@@ -31,12 +31,11 @@ from npucompose.vendor.option_specs import shown
 
 NO_TEXTS: Mapping[str, str] = {}
 VLLM_ASCEND = "vllm-ascend"
-NO_CALL = ast.Call(func=ast.Name("compile", ast.Load()), args=[], keywords=[], lineno=0, col_offset=0)
 
 
 @define(kw_only=True)
 class Settings:
-    """A file while it is read: every key is used by somebody, or named at the end."""
+    """A file while it is read: every key is used by a dialect, or named at the end."""
 
     flat: dict[str, Any]
     facts: Facts = field(factory=Facts)
@@ -45,7 +44,7 @@ class Settings:
     section: str = ""
     """Where the dialect's own keys stand: `additional_config`; empty for the top of the file."""
     version: str | None = None
-    """Of the dialect's package, where somebody says one, and `version_from` who."""
+    """Of the dialect's package, where one is said, and `version_from` by what."""
     version_from: str = ""
     tree: dict[str, Any] = field(factory=dict)
     """Sections of an experiment that a dialect says itself; with `mode` among them TorchAir's are not asked."""
@@ -84,6 +83,7 @@ class Settings:
         self.facts.configs.append(config)
         self.facts.compiles.append(
             CompileCall(
+                package=package,
                 config=config,
                 dynamic=bool(dynamic),
                 fullgraph=True,
@@ -128,12 +128,6 @@ class Exported:
         return {"command_line": shlex.join(self.arguments), **said}
 
 
-def json_arguments(**options: Mapping[str, Any]) -> tuple[str, ...]:
-    """`json_arguments(additional_config={"a": 1})` is ("--additional-config", '{"a": 1}'); what is empty has none."""
-    named = ((f"--{name.replace('_', '-')}", json.dumps(value)) for name, value in options.items() if value)
-    return tuple(word for option in named for word in option)
-
-
 class Dialect(ABC):
     """The settings of one project.
 
@@ -166,6 +160,32 @@ class ExportingDialect(Dialect):
 
 
 DIALECTS: Registry[type[Dialect]] = Registry(kind="dialect", base=Dialect, group="npucompose.dialects")
+
+
+READERS: Registry[FunctionType] = Registry(
+    kind="reader of command lines", base=FunctionType, group="npucompose.command_lines", values=True
+)
+"""Functions of (text, name) whose result is a CommandLine; ConfigError for a text that is none."""
+
+
+@frozen(kw_only=True)
+class CommandLine:
+    """`vllm serve M -cc.mode=3` is `data={"model_tag": "M", "compilation_config": {"mode": 3}}`."""
+
+    data: dict[str, Any]
+    """{option: its value; of one that is given by parts, a mapping}, in Python's spelling."""
+    notes: tuple[str, ...] = ()
+    """What of the text is read elsewhere."""
+    unread: tuple[Unread, ...] = ()
+    """What of it is not known, or says more than a recipe can."""
+
+
+def read_command_line(text: str, name: str) -> CommandLine:
+    """By the first reader that is installed; ConfigError says why not, and nothing of the text is run."""
+    readers = list(READERS.every().values())
+    if not readers:
+        raise ConfigError(f"{name}: no reader of command lines is installed.")
+    return readers[0](text, name)
 
 
 def flattened(data: Mapping[Any, Any]) -> dict[str, Any]:

@@ -6,7 +6,7 @@ What stands in the script is worked out here; the script itself is templates/scr
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +20,7 @@ from npucompose.compose.tree import Composed, compose
 from npucompose.errors import ConfigError, listed, raise_for
 from npucompose.passes.base import Stage
 from npucompose.recipe import header
-from npucompose.recipe.python_text import Code, call, dotted, item, one_line, written
+from npucompose.recipe.python_text import Code, call, item, one_line, written
 from npucompose.recipe.vendor_options import filter_source
 from npucompose.schema.experiment import CompileKeywords, Experiment, Shapes
 from npucompose.table.modes import GE, NPUGRAPH_EX
@@ -154,19 +154,23 @@ def _by_stage(graphs: Sequence[Mapping[Stage, FrozenGraph]]) -> dict[Stage, tupl
 
 def _marks(shapes: Shapes, inputs: Mapping[str, Any]) -> tuple[InputMark, ...]:
     """The patterns of the shape policy as argument names of this model."""
+    import torch
+
     from npucompose.compose.calls import apply_shapes
     from npucompose.schema.streams import matches
 
     apply_shapes(shapes, inputs)  # says what is wrong with a pattern, in the words of a run
     marks = [
-        InputMark(argument=name, nested=not _is_tensor(value))
+        InputMark(argument=name, nested=not isinstance(value, torch.Tensor))
         for name, value in inputs.items()
         if any(matches(pattern, name) for pattern in shapes.mark_static)
     ]
     for pattern, dims in shapes.mark_dynamic.items():
         for name, value in inputs.items():
             if matches(pattern, name):
-                marks.append(InputMark(argument=name, dims=_dims(name, value, dims), nested=not _is_tensor(value)))
+                marks.append(
+                    InputMark(argument=name, dims=_dims(name, value, dims), nested=not isinstance(value, torch.Tensor))
+                )
     return tuple(marks)
 
 
@@ -174,7 +178,7 @@ def _dims(name: str, value: Any, dims: tuple[int, ...]) -> tuple[int, ...]:
     """Dimensions counted from 0."""
     from torch.utils._pytree import tree_leaves
 
-    ranks = {leaf.dim() for leaf in tree_leaves(value) if _is_tensor(leaf)}
+    ranks = {leaf.dim() for leaf in tree_leaves(value) if hasattr(leaf, "dim")}
     if len(ranks) > 1 and any(dim < 0 for dim in dims):
         raise ConfigError(
             f"shapes.mark_dynamic.{name} cannot be ejected: its tensors have {listed(map(str, sorted(ranks)))} "
@@ -183,30 +187,17 @@ def _dims(name: str, value: Any, dims: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(dim % next(iter(ranks)) if dim < 0 else dim for dim in dims)
 
 
-def _is_tensor(value: Any) -> bool:
-    import torch
-
-    return isinstance(value, torch.Tensor)
-
-
-def options_of(experiment: Experiment) -> dict[str, Any]:
-    """{the vendor's dotted path: value} of what differs from the defaults, in the order of the table."""
-    return {EVERY_LEAF[path].genuine_path: value for path, value in experiment.compiler.changed().items()}
-
-
 def text(parts: Parts) -> str:
     """The whole script."""
     flat, experiment = is_flat(parts), parts.experiment
     graphs = {stage: [_graph(graph, flat) for graph in found] for stage, found in parts.graphs.items()}
     edits = (edit for found in graphs.values() for graph in found for made in graph["edits"].values() for edit in made)
     orders_streams = flat and any("torch.ops.air.record" in edit for edit in edits)
-    gears = {name: {dim: list(sizes) for dim, sizes in found.items()} for name, found in parts.gears.items()}
     return written(
         "script.py.jinja",
         about=_about(parts, flat),
         header=map(Code, header.written(parts.recipe)),
         logs=experiment.logs,
-        log_calls=list(_log_calls(experiment)),
         package=_package(experiment),
         flat=flat,
         graphs=graphs,
@@ -214,8 +205,8 @@ def text(parts: Parts) -> str:
         orders_streams=orders_streams,
         carried=_carried(),
         filter_source=Code(filter_source()),
-        marks=list(map(_marked, parts.marks)),
-        gears=[call("torchair.inference.set_dim_gears", item("inputs", n), sizes) for n, sizes in gears.items()],
+        marks=parts.marks,
+        gears={name: {dim: list(sizes) for dim, sizes in found.items()} for name, found in parts.gears.items()},
         patches_collectives=experiment.target.options.get("patch_for_hcom"),
         **_configured(parts, flat),
     )
@@ -248,13 +239,6 @@ def _about(parts: Parts, flat: bool) -> str:
     return "\n".join(doc)
 
 
-def _log_calls(experiment: Experiment) -> Iterator[Code]:
-    for logger, level in experiment.logs.levels.items():
-        yield Code(f"{call('logging.getLogger', logger)}.setLevel({dotted(f'logging.{level}')})")
-    if experiment.logs.artifacts:
-        yield call("torch._logging.set_logs", **dict.fromkeys(experiment.logs.artifacts, True))
-
-
 def _carried() -> Code:
     """The functions that scripts carry, as they are tested."""
     source = files("npucompose.recipe").joinpath("carried.py").read_text("utf-8")
@@ -271,11 +255,11 @@ def _graph(graph: FrozenGraph, flat: bool) -> dict[str, Any]:
 
 def _renamed(edit: str) -> Code:
     """Scopes are npugraph_ex's own; its other operators of streams are air's."""
-    tree = ast.parse(edit, mode="eval")
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Attribute) and node.attr.startswith("scope") and isinstance(node.value, ast.Attribute):
-            node.value.attr = NPUGRAPH_EX if ast.unparse(node.value) == "torch.ops.air" else node.value.attr
-    return Code(ast.unparse(tree))
+    for node in ast.walk(ast.parse(edit, mode="eval")):
+        if isinstance(node, ast.Attribute) and ast.unparse(node).startswith("torch.ops.air.scope_"):
+            operator = ast.get_source_segment(edit, node) or ""
+            return Code(edit.replace(operator, operator.replace("air", NPUGRAPH_EX, 1), 1))
+    return Code(edit)
 
 
 def _pass(stage: Stage, graphs: Sequence[FrozenGraph]) -> dict[str, Any]:
@@ -314,12 +298,3 @@ def _value(kind: str, value: Any) -> Any:
     if kind in ("pool", "names"):
         return item("pools", value) if kind == "pool" else call("node_filter", value)
     return list(value) if isinstance(value, tuple) else value
-
-
-def _marked(mark: InputMark) -> dict[str, Any]:
-    argument = item("inputs", mark.argument)
-    subject = Code("tensor") if mark.nested else argument
-    calls = [call("torch._dynamo.mark_static", subject)]
-    if mark.dims is not None:
-        calls = [call("torch._dynamo.mark_dynamic", subject, dim) for dim in mark.dims]
-    return {"argument": argument, "nested": mark.nested, "calls": calls}

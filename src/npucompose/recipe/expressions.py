@@ -7,17 +7,25 @@ from __future__ import annotations
 
 import ast
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import pairwise
 from typing import Any
 
 from attrs import define, evolve, field
 
-from npucompose.recipe.arithmetic import compared, computed, literal
 from npucompose.recipe.calls import Args, Keywords, called, compared_with_none
 from npucompose.recipe.paths import Paths
-from npucompose.recipe.python_calls import DICT_METHODS, PYTHON, held_in, why_unknown
+from npucompose.recipe.python_calls import (
+    DICT_METHODS,
+    LONGEST,
+    PYTHON,
+    applied,
+    compared,
+    computed,
+    held_in,
+    why_unknown,
+)
 from npucompose.recipe.values import (
     CONDITION,
     LOOP,
@@ -27,12 +35,12 @@ from npucompose.recipe.values import (
     REST,
     TOO_MANY,
     At,
+    Cells,
     Config,
     Const,
     Def,
     Dotted,
     Items,
-    Logger,
     Object,
     Partial,
     Scope,
@@ -52,7 +60,6 @@ from npucompose.recipe.values import (
 
 SETTINGS = ("torchair", "npugraph_ex", "torch_npu", "torch.npu", "torch._dynamo")
 """Modules whose settings decide what is compiled: an assignment to one is never passed over."""
-COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.GeneratorExp, ast.DictComp)
 LIBRARIES = (
     "torch.", "torchair.", "npugraph_ex.", "torch_npu.", "os.", "sys.", "json.", "logging.", "math.", "time.", "copy.",
     "warnings.", "pprint.", "numpy.", "typing.", "dataclasses.", "abc.", "enum.", "collections.", "pathlib.",
@@ -123,40 +130,11 @@ class Expressions(Paths, ABC):
 
     def value(self, e: ast.expr, scope: Scope) -> Value:
         self.step()
-        found = self._value(e, scope)
+        found = EXPRESSIONS.get(type(e), Expressions._composed)(self, e, scope)
         if self.assumed and isinstance(found, Unknown) and (text := self.code(e)) in self.assumed:
             self.used.setdefault(text, e.lineno)
             return Const(value=self.assumed[text], node=e)
         return found
-
-    def _value(self, e: ast.expr, scope: Scope) -> Value:
-        if isinstance(e, ast.Constant):
-            return Const(value=e.value, node=e)
-        if isinstance(e, ast.Name):
-            found = scope.get(e.id)
-            return (
-                found if found is not MISSING else Unknown(why=f"'{e.id}' is not a constant of this script", name=e.id)
-            )
-        if isinstance(e, ast.Attribute):
-            return self.each(self.value(e.value, scope), lambda base: self._attribute(base, e))
-        if isinstance(e, ast.Subscript):
-            key = self.value(e.slice, scope)
-            return self.each(self.value(e.value, scope), lambda base: self._subscript(base, key, e))
-        if isinstance(e, ast.Dict):
-            pairs = [
-                (self.value(k, scope) if k else None, self.value(v, scope))
-                for k, v in zip(e.keys, e.values, strict=True)
-            ]
-            return self.filled(self.made(e, Items), pairs)
-        if isinstance(e, (ast.List, ast.Tuple, ast.Set)):
-            return self._list(e, scope)
-        if isinstance(e, ast.Call):
-            return self._call(e, scope)
-        if isinstance(e, ast.Lambda):
-            returned = ast.copy_location(ast.Return(value=e.body), e)
-            node = ast.FunctionDef(name="lambda", args=e.args, body=[returned], decorator_list=[])
-            return self.function(self.lambdas.setdefault(e, ast.copy_location(node, e)), scope)
-        return self._composed(e, scope)
 
     @abstractmethod
     def function(self, node: ast.FunctionDef | ast.AsyncFunctionDef, scope: Scope) -> Value:
@@ -167,27 +145,37 @@ class Expressions(Paths, ABC):
         self.asked.setdefault(text, e.lineno)
         return f"{CONDITION} (line {e.lineno}: {text})"
 
+    def _name(self, e: ast.Name, scope: Scope) -> Value:
+        found = scope.get(e.id)
+        return found if found is not MISSING else Unknown(why=f"'{e.id}' is not a constant of this script", name=e.id)
+
+    def _dict(self, e: ast.Dict, scope: Scope) -> Value:
+        pairs = [
+            (self.value(k, scope) if k else None, self.value(v, scope)) for k, v in zip(e.keys, e.values, strict=True)
+        ]
+        return self.filled(self.made(e, Items), pairs)
+
+    def _lambda(self, e: ast.Lambda, scope: Scope) -> Value:
+        returned = ast.copy_location(ast.Return(value=e.body), e)
+        node = ast.FunctionDef(name="lambda", args=e.args, body=[returned], decorator_list=[])
+        return self.function(self.lambdas.setdefault(e, ast.copy_location(node, e)), scope)
+
+    def _either(self, e: ast.IfExp, scope: Scope) -> Value:
+        held = truth(self.value(e.test, scope))
+        if held is None:
+            return self._one_of([e.body, e.orelse], e.test, scope)
+        return self.value(e.body if held else e.orelse, scope)
+
+    def _walrus(self, e: ast.NamedExpr, scope: Scope) -> Value:
+        self.assign(e.target, self.value(e.value, scope), scope, e)
+        return self.value(e.target, scope)
+
     def _composed(self, e: ast.expr, scope: Scope) -> Value:
         """Every part is read, for it may call something."""
-        if isinstance(e, ast.IfExp):
-            held = truth(self.value(e.test, scope))
-            return (
-                self._one_of([e.body, e.orelse], e.test, scope)
-                if held is None
-                else self.value(e.body if held else e.orelse, scope)
-            )
-        if isinstance(e, ast.BoolOp):
-            return self._first_that_decides(e, scope)
-        if isinstance(e, COMPREHENSIONS):
-            return self._comprehension(e, scope)
-        if isinstance(e, ast.NamedExpr):
-            self.assign(e.target, self.value(e.value, scope), scope, e)
-            return self.value(ast.Name(e.target.id), scope)
         parts = [self.value(part, scope) for part in ast.iter_child_nodes(e) if isinstance(part, ast.expr)]
         return self._computed(e, parts) if parts else Unknown(why=NOT_CONSTANT)
 
     def _computed(self, e: ast.expr, parts: Sequence[Value]) -> Value:
-        constants = all(isinstance(part, Const) for part in parts)
         found: Value | None = None
         if isinstance(e, (ast.Await, ast.Starred)):
             return parts[0]
@@ -195,15 +183,15 @@ class Expressions(Paths, ABC):
             found = compared(e, parts) or compared_with_none(e, parts[0])
         elif isinstance(e, ast.UnaryOp) and isinstance(e.op, ast.Not):
             held = truth(parts[0])
-            found = None if held is None else Const(value=not held, node=e)
-        elif isinstance(e, ast.UnaryOp) and constants:
-            found = computed(ast.UnaryOp(e.op, literal(parts[0])))
-        elif isinstance(e, ast.BinOp) and constants:
-            found = computed(ast.BinOp(literal(parts[0]), e.op, literal(parts[1])))
+            found = None if held is None else Const(value=not held)
         elif isinstance(e, ast.FormattedValue) and len(parts) == 1 and e.conversion == -1 and is_plain(parts[0]):
-            found = Const(value=str(plain(parts[0])))
-        elif isinstance(e, ast.JoinedStr) and constants and sum(len(plain(part)) for part in parts) <= 4096:
-            found = Const(value="".join(plain(part) for part in parts))
+            found = applied(str, *parts)
+        elif not all(isinstance(part, Const) for part in parts):
+            found = None
+        elif isinstance(e, (ast.UnaryOp, ast.BinOp)):
+            found = applied(partial(computed, e.op), *parts)
+        elif isinstance(e, ast.JoinedStr) and sum(len(plain(part)) for part in parts) <= LONGEST:
+            found = applied(lambda *texts: "".join(texts), *parts)
         return evolve(found, node=e) if isinstance(found, Const) else found or why_unknown(parts)
 
     def _one_of(self, ways: Sequence[ast.expr | Value], e: ast.expr, scope: Scope) -> Value:
@@ -228,7 +216,7 @@ class Expressions(Paths, ABC):
 
     def _comprehension(self, e: Any, scope: Scope) -> Value:
         """What it calls is in a loop."""
-        inner = Scope(names=self.cells(bound=True), parent=scope)
+        inner = Scope(names=Cells(self.now, bound=True), parent=scope)
         found: list[Value] = []
 
         def body() -> None:
@@ -248,19 +236,20 @@ class Expressions(Paths, ABC):
         """A dict with more entries, `**other` as (None, other)."""
         for key, value in pairs:
             if isinstance(key, Const):
-                self.put(made.items, str(key.value), named(value, str(key.value)))
-            elif key is None and isinstance(value, Items) and not value.listed and REST not in value.items:
-                for name, item in value.items.items():
-                    before = [made.items.get(name, MISSING)] if may_miss(item) else []
-                    self.put(made.items, name, merge([*before, item], str(item)))
+                self.put(made.cells, str(key.value), named(value, str(key.value)))
+            elif key is None and isinstance(value, Items) and not value.listed and REST not in value.cells:
+                self.step(len(value.cells))
+                for name, item in value.cells.items():
+                    before = [made.cells.get(name, MISSING)] if may_miss(item) else []
+                    self.put(made.cells, name, merge([*before, item], str(item)))
             else:
-                self.spoil(made.items, "some of its keys are not constants", holds=held_in([value]))
+                self.spoil(made.cells, "some of its keys are not constants", holds=held_in([value]))
         return made
 
     def listed(self, site: ast.AST, items: Sequence[Value]) -> Value:
         made = self.made(site, Items, listed=True)
         for item in items:
-            self.put(made.items, str(len(made.items)), item)
+            self.put(made.cells, str(len(made.cells)), item)
         why = why_not(made)
         self.step(MOST_ITEMS if why == TOO_MANY else 1 + len(items))
         return Unknown(why=why) if why == TOO_MANY else made
@@ -271,7 +260,10 @@ class Expressions(Paths, ABC):
             return Unknown(why=NOT_CONSTANT, either=held_in(items))
         return self.listed(e, items)
 
-    def _attribute(self, base: Value, e: ast.Attribute) -> Value:
+    def _attribute(self, e: ast.Attribute, scope: Scope) -> Value:
+        return self.each(self.value(e.value, scope), lambda base: self.attribute(base, e))
+
+    def attribute(self, base: Value, e: ast.Attribute) -> Value:
         if isinstance(base, Dotted):
             return module(f"{base.name}.{e.attr}")
         if isinstance(base, (Config, At)):
@@ -279,7 +271,7 @@ class Expressions(Paths, ABC):
         if not isinstance(base, Object):
             return Unknown(why=f"'{self.code(e)}' is known only when the script runs", name=e.attr)
         found = base.found(e.attr) if e.attr != "__class__" else base.cls or base
-        if not isinstance(found, Def) or (base.attributes.get(e.attr) is found and base.cls is not None):
+        if not isinstance(found, Def) or (base.cells.get(e.attr) is found and base.cls is not None):
             missing = Unknown(
                 why=f"'{self.code(e)}' is not set in this script", name=e.attr, either=(base.real or base,)
             )
@@ -291,12 +283,16 @@ class Expressions(Paths, ABC):
             return Unknown(why=f"'{self.code(e)}' is a property that is set", name=e.attr)
         return self.own(bound, e, [], {}) if kinds & {"property", "cached_property"} else bound
 
-    def _subscript(self, base: Value, key: Value, e: ast.Subscript) -> Value:
+    def _subscript(self, e: ast.Subscript, scope: Scope) -> Value:
+        key = self.value(e.slice, scope)
+        return self.each(self.value(e.value, scope), lambda base: self.item(base, key, e))
+
+    def item(self, base: Value, key: Value, e: ast.Subscript) -> Value:
         if isinstance(base, Items) and isinstance(key, Const):
             at = key.value
-            at = at + len(base.items) if base.listed and isinstance(at, int) and at < 0 else at
+            at = at + len(base.cells) if base.listed and isinstance(at, int) and at < 0 else at
             unset = Unknown(why=f"'{self.code(e)}' is not set in this script")
-            return base.items.get(str(at), base.items.get(REST, unset))
+            return base.cells.get(str(at), base.cells.get(REST, unset))
         if isinstance(base, Dotted) and base.name == "os.environ":
             return from_environment([key])
         if isinstance(key, Const) and isinstance(key.value, str):
@@ -313,8 +309,8 @@ class Expressions(Paths, ABC):
         given = [(k.arg, self.value(k.value, scope)) for k in e.keywords]
         keywords = {name: value for name, value in given if name is not None}
         for value in [value for name, value in given if name is None]:
-            if isinstance(value, Items) and REST not in value.items:
-                keywords |= value.items
+            if isinstance(value, Items) and REST not in value.cells:
+                keywords |= value.cells
             else:
                 rest.append(value)
         if rest:
@@ -325,29 +321,15 @@ class Expressions(Paths, ABC):
             return self.each(function, lambda one: self.invoke(one, e, args, keywords))
         return self.each(on, lambda one: self._method(one, e, args, keywords))
 
-    def cloud(self, scope: Scope | None, why: str) -> None:
-        """Any name may have been set, and what it stands for changed."""
-        while scope is not None:
-            for name, value in list(scope.names.items()):
-                if isinstance(value, (Config, At, Object)):
-                    self.escape(value, why)
-                if isinstance(value, (Const, Items)):
-                    self.put(scope.names, name, Unknown(why=why, name=name, either=(value,)))
-            scope = scope.parent
-
     def _method(self, on: Value, e: Any, args: Args, keywords: Keywords) -> Value:
         name = e.func.attr
-        if isinstance(on, Logger):
-            if name == "setLevel":
-                self._level(on, args, e)
-            return Const(value=None)
         if isinstance(on, Items) and name in DICT_METHODS:
             return DICT_METHODS[name](self, e, on, args, keywords)
         if isinstance(on, (Config, At)):
             self.unread(e, "no YAML is known for a call on a configuration")
             self.escape(on, f"line {e.lineno} calls {name} of it")
             return Unknown(why=NOT_CONSTANT)
-        function = self._attribute(on, e.func)
+        function = self.attribute(on, e.func)
         if isinstance(function, Unknown) and (
             isinstance(on, (Items, Unknown)) or (isinstance(on, Object) and on.is_foreign)
         ):
@@ -372,14 +354,6 @@ class Expressions(Paths, ABC):
         opaque = isinstance(found, Unknown) and not found.either
         return evolve(found, either=held_in([*args, *keywords.values()])) if opaque else found
 
-    def _level(self, logger: Logger, args: Sequence[Value], e: ast.Call) -> None:
-        level = args[0] if args else Unknown(why="no level is given")
-        name = level.name.removeprefix("logging.") if isinstance(level, Dotted) else str(plain(level))
-        if name in ("DEBUG", "INFO", "WARNING", "ERROR") and not self.doubt:
-            self.facts.levels[logger.name] = name
-        else:
-            self.unread(e, self.doubt or "the level is none of DEBUG, INFO, WARNING, ERROR")
-
     def store(self, base: Value, name: str, value: Value, s: ast.AST) -> None:
         """`base.name = value`"""
         if isinstance(base, (Config, At)):
@@ -387,7 +361,7 @@ class Expressions(Paths, ABC):
         elif isinstance(base, Object):
             method = base.cls.found(name) if base.cls is not None else MISSING
             hidden = Unknown(why=f"a property of {base.name} takes it") if isinstance(method, Def) else value
-            self.put(base.attributes, name, named(hidden, name))
+            self.put(base.cells, name, named(hidden, name))
         elif isinstance(base, Dotted) and base.name.startswith(SETTINGS):
             self.unread(s, "no YAML is known for it")
         elif isinstance(base, Unknown) and _looks_like_an_option(self.code(s)):
@@ -402,3 +376,20 @@ def decorators(node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) -> s
 def _looks_like_an_option(text: str) -> bool:
     """`cfg.experimental_config.frozen_parameter = True` of an unknown `cfg`; not `args.mode = 1`."""
     return any(f".{group}." in text for group in ("experimental_config", "debug", "ge_config", "dump_config", "export"))
+
+
+EXPRESSIONS: Mapping[type[ast.expr], Callable[[Expressions, Any, Scope], Value]] = {
+    ast.Constant: lambda reader, e, scope: Const(value=e.value, node=e),
+    ast.Name: Expressions._name,
+    ast.Attribute: Expressions._attribute,
+    ast.Subscript: Expressions._subscript,
+    ast.Dict: Expressions._dict,
+    **dict.fromkeys((ast.List, ast.Tuple, ast.Set), Expressions._list),
+    ast.Call: Expressions._call,
+    ast.Lambda: Expressions._lambda,
+    ast.IfExp: Expressions._either,
+    ast.BoolOp: Expressions._first_that_decides,
+    **dict.fromkeys((ast.ListComp, ast.SetComp, ast.GeneratorExp, ast.DictComp), Expressions._comprehension),
+    ast.NamedExpr: Expressions._walrus,
+}
+"""All others are computed of their parts, where those are constants."""

@@ -10,6 +10,7 @@ import copy
 import operator
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -204,21 +205,18 @@ def _target(node: fx.Node) -> Code:
     raise Unfreezable(f"it adds '{node.name}', which calls {node.target!r} and no operator of torch.ops")
 
 
-def _literal(value: Any) -> Code:
-    """A value as a script writes it: nodes as `edit['name']`, dtypes by name."""
+def _of_torch(value: Any) -> Code:
     if isinstance(value, fx.Node):
         return item("edit", value.name)
-    if isinstance(value, (tuple, list)):
-        return literal((tuple if isinstance(value, tuple) else list)(map(_literal, value)))
-    if isinstance(value, Mapping):
-        return literal({key: _literal(part) for key, part in value.items()})
     if isinstance(value, slice):
         return call("slice", *map(_literal, (value.start, value.stop, value.step)))
-    if value is None or isinstance(value, (bool, int, float, str)):
-        return literal(value)
     if isinstance(value, (torch.dtype, torch.layout, torch.memory_format)):
         return dotted(str(value))
     raise Unfreezable(f"it gives an operator {value!r} ({type(value).__name__}), which a script cannot write")
+
+
+_literal = partial(literal, other=_of_torch)
+"""A value as a script writes it: nodes as `edit['name']`, dtypes by name."""
 
 
 def freezing_session(checked: Checked) -> tuple[Session, list[dict[Stage, FrozenGraph]]]:
@@ -228,6 +226,7 @@ def freezing_session(checked: Checked) -> tuple[Session, list[dict[Stage, Frozen
     backend = _Freezing(
         target=made.backend.target,
         mode=made.backend.mode,
+        compiler=made.backend.compiler,
         options=made.backend.options,
         pre=made.backend.pre,
         post=made.backend.post,

@@ -6,17 +6,18 @@ import ast
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any
 
 from attrs import define, evolve, field
 
 from npucompose.recipe.expressions import LIBRARIES, Expressions, decorators
+from npucompose.recipe.paths import NEVER
 from npucompose.recipe.python_calls import held_in
 from npucompose.recipe.values import (
     CONDITION,
     MISSING,
     NOT_CONSTANT,
     REST,
+    Cells,
     Const,
     Def,
     Dotted,
@@ -35,8 +36,6 @@ from npucompose.recipe.vendor_options import is_node_filter
 DEEPEST = 20
 
 CIRCLE = "the script's functions call each other in a circle"
-
-NEVER = "no line of the script calls it"
 
 SEVERAL = "instances have several values of it"
 
@@ -74,7 +73,7 @@ class Functions(Expressions, ABC):
         made = self.made(s, Object, name=s.name, bases=own, foreign=bool(foreign), fields=fields, node=s)
         for decorator in s.decorator_list:
             self.value(decorator, scope)
-        self.block(s.body, Scope(names=made.attributes, parent=scope, home=made))
+        self.block(s.body, Scope(names=made.cells, parent=scope, home=made))
         self.classes.append(made)
         return made
 
@@ -115,20 +114,20 @@ class Functions(Expressions, ABC):
 
     def _instance(self, cls: Object, e: ast.AST, args: Sequence[Value], keywords: Mapping[str, Value]) -> Value:
         made: Object = self.made(e, Object, name=cls.name, cls=cls)
-        if not any(one is made for one in cls.instances):
-            cls.instances.append(made)
-        for name in ("__init__", "__post_init__"):
-            method = cls.found(name)
-            if isinstance(method, Def):
-                self.call(evolve(method, owner=made), e, *((args, keywords) if name == "__init__" else ((), {})))
-            elif name == "__init__" and cls.is_foreign:
-                for value in (made, *args, *keywords.values()):
-                    self.escape(value, f"line {getattr(e, 'lineno', 0)}: a class that is not in this script decides")
-            elif name == "__init__":
-                any_field = [(one, keywords[REST]) for one in cls.fields if REST in keywords]
-                named_ones = [(one, value) for one, value in keywords.items() if one != REST]
-                for field_name, value in (*any_field, *zip(cls.fields, args, strict=False), *named_ones):
-                    self.put(made.attributes, field_name, value)
+        cls.instances.setdefault(id(made), made)
+        init, after = (cls.found(name) for name in ("__init__", "__post_init__"))
+        if isinstance(init, Def):
+            self.call(evolve(init, owner=made), e, args, keywords)
+        elif cls.is_foreign:
+            for value in (made, *args, *keywords.values()):
+                self.escape(value, f"line {getattr(e, 'lineno', 0)}: a class that is not in this script decides")
+        else:
+            any_field = dict.fromkeys(cls.fields if REST in keywords else (), keywords.get(REST, MISSING))
+            for name, value in {**any_field, **dict(zip(cls.fields, args, strict=False)), **keywords}.items():
+                if name != REST:
+                    self.put(made.cells, name, value)
+        if isinstance(after, Def):
+            self.call(evolve(after, owner=made), e, (), {})
         special = [cls.found(name) for name in ("__new__", "__getattr__", "__getattribute__", "__setattr__")]
         plainly = all(method is MISSING for method in special)
         return made if plainly else Unknown(why=f"{cls.name} has attributes of its own making", either=(made,))
@@ -150,9 +149,8 @@ class Functions(Expressions, ABC):
         self.now = born = self.now + 1
         self.start, self.exits, self.finals, self.calls = (mark, doubts), [], [], (*self.calls, e)
         self.open.append(made.node)
-        scope = Scope(names=self.cells(bound=True), parent=made.scope)
-        scope.names.update(self._bound(made, args, keywords))
-        self.block(made.node.body, scope)  # what it raises ends the reading
+        names = Cells(self.now, bound=True, values=self._bound(made, args, keywords))
+        self.block(made.node.body, Scope(names=names, parent=made.scope))  # what it raises ends the reading
         if not self.dead:
             self.exits.append((self.left(mark), Const(value=None), self.doubt if len(self.doubts) > doubts else ""))
         exits, dead, self.dead = self.exits, self.dead, not self.exits
@@ -176,8 +174,7 @@ class Functions(Expressions, ABC):
         bound |= made.defaults if REST not in keywords else {}
         given = [owner, *args] if owner is not None else list(args)
         pairs = [*zip(names, given, strict=False), *((k, v) for k, v in keywords.items() if k in every)]
-        for name, value in pairs:
-            bound[name] = evolve(value, name=name, argument=True) if isinstance(value, Unknown) else value
+        bound |= {k: evolve(v, name=k, argument=True) if isinstance(v, Unknown) else v for k, v in pairs}
         if spec.vararg is not None:
             bound[spec.vararg.arg] = Unknown(
                 why=NOT_CONSTANT, name=spec.vararg.arg, either=held_in(given[len(names) :])
@@ -187,7 +184,7 @@ class Functions(Expressions, ABC):
             bound[spec.kwarg.arg] = self.filled(self.made(made.node, Items), more)
         if owner is not None and made.home is not None:
             above = Object(name="super", bases=made.home.bases, foreign=made.home.foreign)
-            view = Object(name="super", attributes=owner.attributes, cls=above, real=owner.real or owner)
+            view = Object(name="super", cells=owner.cells, cls=above, real=owner.real or owner)
             bound["super"] = Partial(function=Dotted(name="super()"), node=made.node, args=(view,), keywords={})
         return bound
 
@@ -203,18 +200,9 @@ class Functions(Expressions, ABC):
 
         They may be called in any order and any number of times: what one of them sets is certain in none of the others.
         """
-
-        def alone(act: Any) -> None:
-            doubts, self.doubts = self.doubts, []
-            act()
-            self.doubts = doubts
-
-        def perhaps(act: Any) -> None:
-            self.split(NEVER, lambda: alone(act), lambda: None)
-
         for cls in self.classes:  # grows while nested ones are found
             if not cls.instances:
-                perhaps(partial(self._instance, cls, cls.node, [], ANY))
+                self.split(NEVER, partial(self._instance, cls, cls.node, [], ANY), lambda: None)
 
         def body() -> None:
             for last in (False, True):
@@ -222,7 +210,7 @@ class Functions(Expressions, ABC):
                     name = made.node.name if isinstance(made, Def) else ""
                     if made.node not in self.seen and (last or name not in used):
                         self.seen.add(made.node)
-                        perhaps(partial(self._alone, made))
+                        self.split(NEVER, partial(self._alone, made), lambda: None)
 
         self.repeat(NEVER, body)
 
@@ -232,12 +220,13 @@ class Functions(Expressions, ABC):
             return
         home = made.home
         if home is not None and "staticmethod" not in decorators(made.node):
+            self.step(len(home.instances))
             if len(home.instances) != 1:
                 owner = self.made(made.node, Object, name=home.name, cls=home)
-                for name in {name for one in home.instances for name in one.attributes}:
-                    self.put(owner.attributes, name, merge([one.found(name) for one in home.instances], SEVERAL))
+                for name in {name for one in home.instances.values() for name in one.cells}:
+                    self.put(owner.cells, name, merge([one.found(name) for one in home.instances.values()], SEVERAL))
             else:
-                owner = home.instances[0]
+                (owner,) = home.instances.values()
             made = evolve(made, owner=owner)
         self.call(made, made.node, [], ANY)
 

@@ -5,30 +5,30 @@ from __future__ import annotations
 import ast
 import sys
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 import attrs
 import yaml
 from attrs import frozen
 
+from npucompose.compose.check import gather, shaped
 from npucompose.compose.conf import choices_of
 from npucompose.compose.tree import compose
 from npucompose.errors import ConfigError, listed, raise_for
 from npucompose.input_safety import plain_yaml, read_text
+from npucompose.machine import gc_paused
+from npucompose.passes.pipeline import build
 from npucompose.recipe import dialects, header
-from npucompose.recipe.command_line import read_command_line
-from npucompose.recipe.compilations import assumption, chosen, compilations, others
-from npucompose.recipe.facts import Facts, TooLong
+from npucompose.recipe.compilations import Facts, TooLong, assumption, chosen, compilations, others
+from npucompose.recipe.dialects import read_command_line
 from npucompose.recipe.reader import reading
-from npucompose.recipe.values import (
-    CompileCall,
-    Unknown,
-    without_mode,
-)
+from npucompose.recipe.values import CompileCall, Unknown
 from npucompose.recipe.vendor_options import Unread, translated
-from npucompose.schema.experiment import Choice, CompileKeywords, Logs, Mode, Shapes, Tiling
-from npucompose.schema.streams import matches
+from npucompose.schema.adapt import RuleSet
+from npucompose.schema.experiment import Experiment, Shapes
+from npucompose.schema.streams import Streams, matches
 from npucompose.table.modes import GE
 from npucompose.table.structure import flat, structure
 from npucompose.targets import TARGETS
@@ -54,6 +54,8 @@ MOST_SHOWN = 3
 TILING_SINK = "experimental_config.tiling_schedule_optimize"
 CHOSEN = ("mode", "shapes", "tiling", "streams", "adapt", "target", "model")
 """Groups of which a file names one choice; the file then holds what differs from that choice."""
+STRUCTURED = ("mode", "shapes", "tiling", "streams", "adapt", "compile", "logs")
+"""Sections that a class is known for."""
 
 
 @frozen(kw_only=True)
@@ -68,19 +70,15 @@ class Imported:
     def yaml(self, source: str = "a script") -> str:
         """A file for `conf/experiment/`: `npucompose run --config-dir DIR experiment=NAME` reads it."""
         wanted = dict(self.tree)
-        chosen: dict[str, str] = {}
-        for group in CHOSEN:
-            section = wanted.get(group) or {}
-            name = str(section.get("schedule" if group == "tiling" else "name", ""))
-            if name in choices_of(group):
-                chosen[group] = name
+        said = {group: _chosen_by(wanted, group) for group in CHOSEN}
+        chosen = {group: name for group, name in said.items() if name in choices_of(group)}
         base = compose([f"{group}={name}" for group, name in chosen.items()]).tree
         default = compose([]).tree
-        said = [f"what {source} says; npucompose run --config-dir DIR experiment=NAME reads it"]
-        said += [f"note: {note}" for note in self.notes]
-        said += [f"not read: {line}" for line in self.unread]
+        about = [f"what {source} says; npucompose run --config-dir DIR experiment=NAME reads it"]
+        about += [f"note: {note}" for note in self.notes]
+        about += [f"not read: {line}" for line in self.unread]
         # no text of a script ends its comment and begins a key
-        lines = ["# @package _global_", *(f"# {' '.join(line.split())}" for line in said)]
+        lines = ["# @package _global_", *(f"# {' '.join(line.split())}" for line in about)]
         overrides = [f"  - override /{g}: {n}" for g, n in chosen.items() if g == "mode" or _chosen_by(default, g) != n]
         body = {name: _differing(value, base.get(name)) for name, value in wanted.items()}
         body = {name: value for name, value in body.items() if value not in ({}, None)}
@@ -174,11 +172,13 @@ def import_script(
     version = _version(recipe, torch_npu_version)
     assumed = dict(map(assumption, assume))
     try:
-        read = reading(_parsed(source, name), version or REFERENCE, assumed)
+        with gc_paused():
+            read = reading(_parsed(source, name), version or REFERENCE, assumed)
     except (RecursionError, MemoryError):  # the last: deeper than Python's parser goes
         raise ConfigError(f"{name}: its calls or expressions lie too deep in each other.") from None
     except TooLong:
-        raise ConfigError(f"{name}: its functions call one another so often that reading it would not end.") from None
+        why = "its functions call one another, or its values depend on one another, too often"
+        raise ConfigError(f"{name}: {why}: reading it would not end.") from None
     facts = read.facts
     for text in assumed:
         if text not in read.used:
@@ -205,7 +205,7 @@ def _parsed(source: str, name: str) -> ast.Module:
 
 
 def _version(recipe: Mapping[str, Any] | None, asked: str | None) -> str | None:
-    """The torch_npu version of a script; None where nobody says one."""
+    """The torch_npu version of a script; None where none is said."""
     written = (recipe or {}).get("compiler")
     said = asked or (written.get(VERSION) if isinstance(written, Mapping) else None)
     return None if said is None else known(str(said), "--torch-npu" if asked else f"compiler.{VERSION} of the recipe")
@@ -222,7 +222,7 @@ def _joined(
     every = compilations(facts)
     said = chosen(every, compilation, notes)
     config, mode = said.config, said.mode
-    values, lost = without_mode(said.values), list[str]()
+    values, lost = said.options, list[str]()
     if config.package == "torchair" and mode == "npugraph_ex":
         values, lost = translated(values)
     options = CompilerOptions(values=values, torch_npu_version=version)
@@ -352,41 +352,17 @@ def _written(tree: Mapping[str, Any]) -> CompilerOptions:
 
 def _checked(tree: Mapping[str, Any]) -> None:
     """Every section that a class is known for, structured once: a header that was edited is refused in its words."""
-    from npucompose.passes.pipeline import build
-    from npucompose.schema.adapt import RuleSet
-    from npucompose.schema.streams import Streams
-
     problems: list[str] = []
-    classes: dict[str, type[Any]] = {
-        "mode": Mode,
-        "shapes": Shapes,
-        "tiling": Tiling,
-        "streams": Streams,
-        "adapt": RuleSet,
-        "compile": CompileKeywords,
-        "logs": Logs,
-    }
-    made: dict[str, Any] = {}
-    for name, cls in classes.items():
-        try:
-            if name in tree:
-                made[name] = structure(cls, tree[name], name)
-        except ConfigError as error:
-            problems += error.problems
-    try:
-        options = {label: dict(value or {}) for label, value in (tree.get("passes") or {}).items()}
-        choices = {label: Choice(name=str(o.pop("pass", label)), options=o) for label, o in options.items()}
-        fields = {"streams": made.get("streams", Streams()), "adapt": made.get("adapt", RuleSet())}
-        build(choices, {**fields, "mode": made.get("mode")})
-    except ConfigError as error:
-        problems += error.problems
-    except (AttributeError, TypeError, ValueError):
-        problems.append("passes in the recipe must be a mapping of pass names to their options.")
+    classes = get_type_hints(Experiment)
+    there = {name: partial(structure, classes[name], tree[name], name) for name in STRUCTURED if name in tree}
+    made = {name: section for name, make in there.items() if (section := gather(problems, make)) is not None}
+    passes = shaped({"passes": tree.get("passes")}, problems)["passes"]
+    gather(problems, lambda: build(passes, {"mode": None, "streams": Streams(), "adapt": RuleSet(), **made}))
     raise_for(problems)
 
 
-def _chosen_by(default: Mapping[str, Any], group: str) -> str:
-    return str(default[group].get("schedule" if group == "tiling" else "name"))
+def _chosen_by(tree: Mapping[str, Any], group: str) -> str:
+    return str((tree.get(group) or {}).get("schedule" if group == "tiling" else "name", ""))
 
 
 def _differing(wanted: Any, base: Any) -> Any:

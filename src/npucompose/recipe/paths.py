@@ -15,9 +15,10 @@ from typing import Any, TypeAlias
 
 from attrs import define, evolve, field
 
-from npucompose.recipe.facts import Facts, TooLong, unsettled
+from npucompose.recipe.compilations import Facts, TooLong
 from npucompose.recipe.values import (
     MISSING,
+    MOST_ITEMS,
     REST,
     At,
     Cells,
@@ -29,17 +30,20 @@ from npucompose.recipe.values import (
     Items,
     Object,
     Partial,
+    Scope,
     Unknown,
     Value,
+    competitor,
     inside,
     known,
     merge,
     same,
-    size,
 )
 from npucompose.recipe.vendor_options import HOOKS, Unread, attributes, group_of, set_option
 
 EXCEPT = "it is in an except clause"
+NEVER = "no line of the script calls it"
+"""Why a body may not be run; what it calls counts all the same."""
 LATER = "it may be set after the model is compiled"
 MOST_PASSES = 6
 """Of one loop's body; then all that it assigns is unknown."""
@@ -67,15 +71,13 @@ class Paths:
     log: list[tuple[Cells, str, Value, Value]] = field(factory=list)
     """(cells, key, what it was, what it became) of each assignment that was read."""
     watched: dict[int, list[tuple[Cells, str]]] = field(factory=dict)
-    """{id of the cells of a dict: (cells of a compilation with it, what its keys begin with there)}."""
+    """{id of the cells of a dict: (cells of a compilation with it, what its keys begin with there)}. What is put into a
+    dict of options after a compilation with them may count for it."""
     repeated: int = 0
     """How many bodies around this place may run several times."""
     sites: dict[Any, Any] = field(factory=dict)
     calls: tuple[Any, ...] = ()
-    """The calls of the script's functions that lead here, and the rounds of constant loops."""
-    choices: int = 0
-    """How often one of several values was possible; `rival` is the number of the choice that is made here."""
-    rival: int = 0
+    """The calls of functions that lead here, rounds of constant loops, and which of several values is taken."""
     exits: list[tuple[Left, Value, str]] = field(factory=list)
     """(what was assigned, what is returned, why it may not be) of each return of the function that is read."""
     defs: list[Def | Partial] = field(factory=list)
@@ -107,21 +109,17 @@ class Paths:
 
     # Assignments.
 
-    def cells(self, bound: bool = False) -> Cells:
-        return Cells(self.now, bound)
-
     def made(self, site: ast.AST, kind: Any, **fields: Any) -> Any:
         """A new object with cells of its own; one that a repeated body makes is the same in each reading of it."""
-        name = "items" if kind is Items else "attributes" if kind is Object else "cells"
         at = (site, kind, self.calls)
         found = self.sites.get(at) if self.repeated else None
         if found is None:
-            found = self.sites[at] = kind(**{name: self.cells()}, **fields)
+            found = self.sites[at] = kind(cells=Cells(self.now), **fields)
         elif kind is CompileCall:
             found = evolve(found, **fields)
-        self.watched.pop(id(getattr(found, name)), None)
-        for key in list(getattr(found, name)):
-            self.put(getattr(found, name), key, MISSING)
+        self.watched.pop(id(found.cells), None)
+        for key in list(found.cells):
+            self.put(found.cells, key, MISSING)
         return found
 
     def put(self, cells: Cells, key: str, value: Value) -> None:
@@ -137,12 +135,9 @@ class Paths:
             plainly = value if why else Const(value=kept, node=getattr(value, "node", None))
             self._later(compiled, prefix + key if prefix else REST, plainly)
 
-    def watch(self, cells: Cells, compiled: Cells, prefix: str) -> None:
-        """What is put into a dict of options after a compilation with them may count for it."""
-        self.watched.setdefault(id(cells), []).append((compiled, prefix))
-
     def _later(self, compiled: Cells, path: str, value: Value) -> None:
         """The model is compiled when it is called first."""
+        self.step()
         if path.endswith(REST):
             self.spoil(compiled, LATER)
         else:
@@ -170,13 +165,13 @@ class Paths:
 
     # Paths.
 
-    def split(self, why: str, *ways: Way) -> None:
-        """One of several ways is taken."""
+    def split(self, why: str, *ways: Way, certain: Way | None = None) -> None:
+        """One of several ways is taken; a `certain` one at least begins."""
         mark, count, before = len(self.trail), len(self.doubts), self.leaves
         self.now = born = self.now + 1
         ends: list[Left] = []
         for way in ways:
-            self.doubts.append(why)
+            self.doubts += [] if way is certain or why == NEVER else [why]
             way()
             del self.doubts[count:]
             ends += [] if self.dead else [self.left(mark)]
@@ -195,18 +190,14 @@ class Paths:
         usable += [] if value.closed and usable else [evolve(value, either=(), closed=False)]
 
         def take(number: int) -> None:
-            calls, self.calls = self.calls, (*self.calls, number)
+            calls, self.calls = self.calls, (*self.calls, f"value {number}")
             found.append(act(usable[number]))
             self.calls = calls
 
-        rival = self.rival
         if len(usable) == 1:
             take(0)
         else:
-            self.choices = self.choices + 1
-            self.rival = self.rival or self.choices
             self.split(str(value), *[partial(take, number) for number in range(len(usable))])
-        self.rival = rival
         return merge(found, value.why)
 
     def choice(self, value: Value, act: Callable[[Any], Any]) -> Any:
@@ -223,7 +214,7 @@ class Paths:
         for passed in range(MOST_PASSES + 1):
             facts, self.facts = self.facts, Facts()
             mark, start, found, seen = len(self.trail), len(self.log), len(self.defs), set(self.seen)
-            self.doubts.append(why)
+            self.doubts += [] if why == NEVER else [why]
             body()
             del self.doubts[count:]
             self.dead = False
@@ -256,26 +247,20 @@ class Paths:
 
     def attempt(self, body: Way, handlers: Sequence[Way], otherwise: Way) -> None:
         """A body that an exception may end anywhere, and what is read then."""
-        mark, start, count, leaves = len(self.trail), len(self.log), len(self.doubts), self.leaves
-        self.now = born = self.now + 1
-        body()
-        writes = self.log[start:]
-        if not self.dead:
-            otherwise()
-        ends = [] if self.dead else [self.left(mark)]
-        del self.doubts[count:]
-        for handler in handlers:
-            self.undo(mark, born)
-            self.dead = False
+        start = len(self.log)
+        writes: list[tuple[Cells, str, Value, Value]] = []
+
+        def tried() -> None:
+            body()
+            writes.extend(self.log[start:])
+            if not self.dead:
+                otherwise()
+
+        def caught(handler: Way) -> None:
             self.widen(writes, self.now + 1, EXCEPT)
-            self.doubts.append(EXCEPT)
             handler()
-            del self.doubts[count:]
-            ends += [] if self.dead else [self.left(mark)]
-        self.undo(mark, born)
-        self.join(ends, born, EXCEPT)
-        self.dead = not ends
-        self.doubts += [EXCEPT] if self.leaves != leaves else []
+
+        self.split(EXCEPT, tried, *[partial(caught, handler) for handler in handlers], certain=tried)
 
     # What is known of objects.
 
@@ -301,14 +286,24 @@ class Paths:
         elif isinstance(value, At):
             self.spoil(value.config.cells, why, under=f"{value.path}.")
         elif isinstance(value, (Items, Object)):
-            cells = value.items if isinstance(value, Items) else value.attributes
-            parts = list(cells.values())
-            self.spoil(cells, why)
+            parts = list(value.cells.values())
+            self.spoil(value.cells, why)
             for part in parts:
                 self.escape(part, why, seen)
         elif isinstance(value, (Unknown, Partial)):
             for part in value.either if isinstance(value, Unknown) else (value.function, *value.args):
                 self.escape(part, why, seen)
+
+    def cloud(self, scope: Scope | None, why: str) -> None:
+        """Any name may have been set, and what it stands for changed."""
+        while scope is not None:
+            self.step(len(scope.names))
+            for name, value in list(scope.names.items()):
+                if isinstance(value, (Config, At, Object)):
+                    self.escape(value, why)
+                if isinstance(value, (Const, Items)):
+                    self.put(scope.names, name, Unknown(why=why, name=name, either=(value,)))
+            scope = scope.parent
 
     def option(self, base: Config | At, name: str, value: Value, s: ast.AST) -> None:
         place = inside(base, name)
@@ -319,39 +314,43 @@ class Paths:
             config.hooks[HOOKS[path]] = s
             return
         whole = name == REST or group_of(config.package, path, self.torch_npu)
-        leaf = there.get(path)
-        found: dict[str, Any] = {}
-        why = "a whole sub-configuration is replaced" if whole else self._refused(config, path, value, found)
-        why = str(value) if name == REST else why
-        if why:
-            self.unread(s, why)
+        found, why = None, str(value) if name == REST else "a whole sub-configuration is replaced"
         if whole:
             self.spoil(config.cells, why, under="" if name == REST else f"{path}.")
-        set_here = {at: Const(value=kept, node=s) for at, kept in found.items()}
-        lost = {leaf.path: Unknown(why=why)} if leaf is not None and not found else {}
-        for at, cell in {**lost, **set_here}.items():
+        else:
+            found, why = self._taken(config, path, value)
+        if why:
+            self.unread(s, why)
+        if path in there:
+            cell = Unknown(why=why) if why else Const(value=found, node=s)
             for part in [part for one in config.cells.values() for part in alternatives(one)]:
                 if isinstance(part, CompileCall):
-                    self._later(part.cells, at, cell)
-            self.put(config.cells, at, cell)
+                    self._later(part.cells, there[path].path, cell)
+            self.put(config.cells, there[path].path, cell)
 
-    def _refused(self, config: Config, path: str, value: Value, found: dict[str, Any]) -> str:
-        """Why a value is not taken; else it is in `found`."""
+    def _taken(self, config: Config, path: str, value: Value) -> tuple[Any, str]:
+        """(the value as the option holds it, why it does not take it)"""
         leaf = attributes(config.package, self.torch_npu).get(path)
-        kept, why = known(value)
+        room = [MOST_ITEMS]
+        kept, why = known(value, room)
         if why:
-            return why
+            return None, why
         if leaf is not None and (leaf.kind == "names" and kept is not None) != isinstance(value, Filter):
-            return "it takes a function of nodes" if leaf.kind == "names" else "it is a function"
-        self.step(size(kept))
-        return set_option(config.package, found, path, kept, self.torch_npu) or ""
+            return None, "it takes a function of nodes" if leaf.kind == "names" else "it is a function"
+        self.step(MOST_ITEMS - room[0])
+        found: dict[str, Any] = {}
+        why = set_option(config.package, found, path, kept, self.torch_npu) or ""
+        return next(iter(found.values()), None), why
 
     def settle(self) -> None:
         """The assignments that compete, of every configuration, as lines that are not read."""
-        for cells in [one.cells for one in (*self.facts.configs, *self.facts.compiles)]:
-            for path, value, why in unsettled(cells):
-                named = path.rpartition(".")[2] in self.short(value.node)
-                self.unread(value.node, why if named else f"{path}: {why}")
+        entries = [entry for one in (*self.facts.configs, *self.facts.compiles) for entry in one.cells.items()]
+        for path, cell, value in [(path, one, part) for path, one in entries for part in alternatives(one)]:
+            if isinstance(cell, Unknown) and isinstance(value, Const) and value.node is not None:
+                others = [competitor(other) for other in cell.either if other is not value]
+                against = f"against {' or '.join(others)}" if others else "and another value may come after it"
+                said = path.rpartition(".")[2] in self.short(value.node)
+                self.unread(value.node, f"{'' if said else f'{path}: '}{cell.why}, {against}")
 
 
 def alternatives(value: Value) -> Sequence[Value]:

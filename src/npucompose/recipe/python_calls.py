@@ -1,20 +1,26 @@
-"""Functions and methods of Python that a script's values go through: of dicts, of attributes, of the environment."""
+"""Operators, functions and methods of Python that a script's values go through. Arithmetic and comparisons of constants
+are done in bounds: a script cannot make its reader compute for hours.
+"""
 
 from __future__ import annotations
 
 import ast
+import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from attrs import evolve
+
 from npucompose.recipe.values import (
+    LOGGER,
     MISSING,
     NOT_CONSTANT,
     REST,
     At,
+    Cells,
     Config,
     Const,
     Items,
-    Logger,
     Object,
     Partial,
     ScriptBackend,
@@ -23,11 +29,70 @@ from npucompose.recipe.values import (
     elements,
     from_environment,
     inside,
+    is_plain,
+    logger,
     plain,
 )
 
 Args = Sequence[Value]
 Keywords = Mapping[str, Value]
+
+
+OPERATORS: Mapping[type[ast.AST], Callable[..., Any]] = {
+    ast.Eq: operator.eq,
+    ast.NotEq: operator.ne,
+    ast.Lt: operator.lt,
+    ast.LtE: operator.le,
+    ast.Gt: operator.gt,
+    ast.GtE: operator.ge,
+    ast.Is: operator.is_,
+    ast.IsNot: operator.is_not,
+    ast.In: lambda a, b: a in b,
+    ast.NotIn: lambda a, b: a not in b,
+    ast.USub: operator.neg,
+    ast.UAdd: operator.pos,
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Pow: operator.pow,
+    ast.LShift: operator.lshift,
+}
+GROWING = (ast.Mult, ast.Pow, ast.LShift)
+LONGEST = 4096
+"""Bits of a number, characters of a text."""
+
+
+def applied(function: Callable[..., Any], *values: Value) -> Value:
+    """What a function of constants gives; it is not known where one is none, and where it raises."""
+    try:
+        return Const(value=function(*map(plain, values))) if all(map(is_plain, values)) else Unknown(why=NOT_CONSTANT)
+    except (ArithmeticError, KeyError, TypeError, ValueError):
+        return Unknown(why=NOT_CONSTANT)
+
+
+def compared(e: ast.Compare, sides: Sequence[Value]) -> Value | None:
+    """None where a side is no constant."""
+
+    def held(*values: Any) -> bool:
+        return all(OPERATORS[type(op)](a, b) for op, a, b in zip(e.ops, values, values[1:], strict=False))
+
+    return applied(held, *sides) if all(map(is_plain, sides)) else None
+
+
+def computed(op: ast.operator | ast.unaryop, *values: Any) -> Any:
+    """`2 ** 20`, `-1`, `"a" + "b"`; ValueError or KeyError for what is computed otherwise or grows too long."""
+    if isinstance(op, GROWING) and not (isinstance(values[1], int) and abs(values[1]) <= 64):
+        raise ValueError("a factor that is too large")
+    return _bounded(OPERATORS[type(op)](*map(_bounded, values)))
+
+
+def _bounded(value: Any) -> Any:
+    """ValueError for what grows from step to step: a script cannot make the reader compute for hours."""
+    if isinstance(value, int) and value.bit_length() > LONGEST:
+        raise ValueError("a number that is too long")
+    if isinstance(value, (str, bytes)) and len(value) > LONGEST:
+        raise ValueError("a text that is too long")
+    return value
 
 
 def held_in(values: Iterable[Value]) -> tuple[Value, ...]:
@@ -36,7 +101,7 @@ def held_in(values: Iterable[Value]) -> tuple[Value, ...]:
     for value in values:
         if isinstance(value, (Config, At, Items, Object)):
             found[id(value)] = value
-        parts = value.either if isinstance(value, Unknown) else value.items.values() if isinstance(value, Items) else ()
+        parts = value.either if isinstance(value, Unknown) else value.cells.values() if isinstance(value, Items) else ()
         found |= {id(part): part for part in parts if isinstance(part, (Config, At, Items, Object, ScriptBackend))}
     return tuple(found.values())
 
@@ -47,11 +112,21 @@ def why_unknown(parts: Sequence[Value]) -> Unknown:
     return Unknown(why=str(first), name=first.name, either=held_in(parts))
 
 
-def _get(reader: Any, e: ast.Call, on: Items, args: Args, keywords: Keywords) -> Value:
-    default = args[1] if len(args) > 1 else keywords.get("default", Const(value=None))
-    if not args or not isinstance(args[0], Const) or on.listed:
+def _keyed(reader: Any, e: Any, on: Items, args: Args, keywords: Keywords) -> Value:
+    """get, setdefault and pop."""
+    name, key = e.func.attr, args[0] if args else Unknown(why=NOT_CONSTANT)
+    if not isinstance(key, Const) or on.listed:
+        if name != "get":
+            reader.spoil(on.cells, f"line {e.lineno} changes it at a key that is not constant", holds=held_in(args))
         return Unknown(why=NOT_CONSTANT, either=held_in([on]))
-    return on.items.get(str(args[0].value), on.items.get(REST, default))
+    unset = Unknown(why=NOT_CONSTANT) if name == "pop" else Const(value=None)
+    default = args[1] if len(args) > 1 else keywords.get("default", unset)
+    found = on.cells.get(str(key.value), on.cells.get(REST, MISSING))
+    if name == "pop":
+        reader.put(on.cells, str(key.value), MISSING)
+    elif name == "setdefault" and isinstance(found, Unknown):
+        reader.filled(on, [(key, default if found is MISSING else found)])
+    return default if found is MISSING else found
 
 
 def _update(reader: Any, e: ast.Call, on: Items, args: Args, keywords: Keywords) -> Value:
@@ -60,42 +135,20 @@ def _update(reader: Any, e: ast.Call, on: Items, args: Args, keywords: Keywords)
     return Const(value=None)
 
 
-def _setdefault(reader: Any, e: ast.Call, on: Items, args: Args, keywords: Keywords) -> Value:
-    value = args[1] if len(args) > 1 else Const(value=None)
-    found = _get(reader, e, on, [*args[:1], MISSING], {})
-    if found is MISSING or isinstance(found, Unknown):
-        reader.filled(on, [(args[0] if args else MISSING, value if found is MISSING else found)])
-    return value if found is MISSING else found
-
-
 def _items(reader: Any, e: ast.Call, on: Items, args: Args, keywords: Keywords) -> Value:
     keys = elements(on)
     if keys is None or on.listed:
         return Unknown(why="some of its keys are not constants", either=held_in([on]))
-    pairs = [(key, on.items[str(plain(key))]) for key in keys]
-    return reader.listed(e, [_pair(reader, pair) for pair in pairs])
-
-
-def _pair(reader: Any, pair: Sequence[Value]) -> Items:
-    made = Items(items=reader.cells(), listed=True)
-    made.items.update({str(at): value for at, value in enumerate(pair)})
-    return made
-
-
-def _pop(reader: Any, e: ast.Call, on: Items, args: Args, keywords: Keywords) -> Value:
-    found = _get(reader, e, on, [*args[:1], args[1] if len(args) > 1 else Unknown(why=NOT_CONSTANT)], {})
-    if args and isinstance(args[0], Const) and not on.listed:
-        reader.put(on.items, str(args[0].value), MISSING)
-    else:
-        reader.escape(on, f"line {e.lineno} takes something from it")
-    return found
+    pairs = [(key, on.cells[str(plain(key))]) for key in keys]
+    made = [Cells(reader.now, values={"0": key, "1": value}) for key, value in pairs]
+    return reader.listed(e, [Items(cells=cells, listed=True) for cells in made])
 
 
 def _append(reader: Any, e: ast.Call, on: Items, args: Args, keywords: Keywords) -> Value:
-    if REST in on.items:
-        reader.spoil(on.items, str(on.items[REST]), holds=held_in(args))
+    if REST in on.cells:
+        reader.spoil(on.cells, str(on.cells[REST]), holds=held_in(args))
     else:
-        reader.put(on.items, str(len(on.items)), args[0] if args else Unknown(why=NOT_CONSTANT))
+        reader.put(on.cells, str(len(on.cells)), args[0] if args else Unknown(why=NOT_CONSTANT))
     return Const(value=None)
 
 
@@ -111,28 +164,25 @@ def _getenv(reader: Any, e: ast.Call, args: Args, keywords: Keywords) -> Value:
     return from_environment([*args[:1], *([keywords["default"]] if "default" in keywords else args[1:])])
 
 
-def _converted(reader: Any, e: ast.Call, args: Args, keywords: Keywords) -> Value:
+def _converted(reader: Any, e: Any, args: Args, keywords: Keywords) -> Value:
     """int(), bool(), str() and float() of a constant; of anything else what is known of that."""
     convert: Mapping[str, Callable[[Any], Any]] = {"int": int, "bool": bool, "str": str, "float": float}
-    name = e.func.id if isinstance(e.func, ast.Name) else ""
-    if len(args) != 1 or not isinstance(args[0], Const):
+    if len(args) != 1 or not isinstance(args[0], Const) or not isinstance(e.func, ast.Name):
         return why_unknown(args)
-    try:
-        return Const(value=convert[name](args[0].value), node=e)
-    except (TypeError, ValueError, OverflowError, KeyError):
-        return Unknown(why=NOT_CONSTANT)
+    found = applied(convert[e.func.id], args[0])
+    return evolve(found, node=e) if isinstance(found, Const) else found
 
 
 def _namespace(reader: Any, e: ast.Call, args: Args, keywords: Keywords) -> Value:
     made = reader.made(e, Object, name="SimpleNamespace")
     for name, value in keywords.items():
-        reader.put(made.attributes, name, value)
+        reader.put(made.cells, name, value)
     return made
 
 
 def _get_logger(reader: Any, e: ast.Call, args: Args, keywords: Keywords) -> Value:
     name = plain(args[0]) if args else ""
-    return Logger(name=name) if isinstance(name, str) else Unknown(why="a logger of unknown name")
+    return logger(name) if isinstance(name, str) else Unknown(why="a logger of unknown name")
 
 
 def _setattr(reader: Any, e: ast.Call, args: Args, keywords: Keywords) -> Value:
@@ -186,13 +236,11 @@ def _first(reader: Any, e: ast.Call, args: Args, keywords: Keywords) -> Value:
 
 
 DICT_METHODS: Mapping[str, Callable[[Any, ast.Call, Items, Args, Keywords], Value]] = {
-    "get": _get,
     "update": _update,
-    "setdefault": _setdefault,
     "items": _items,
-    "pop": _pop,
     "append": _append,
     "copy": _copy,
+    **dict.fromkeys(("get", "setdefault", "pop"), _keyed),
     **dict.fromkeys(("keys", "values", "index", "count"), _read_only),
 }
 PYTHON: Mapping[str, Callable[[Any, ast.Call, Args, Keywords], Value]] = {
@@ -200,7 +248,7 @@ PYTHON: Mapping[str, Callable[[Any, ast.Call, Args, Keywords], Value]] = {
     "os.environ.get": _getenv,
     "types.SimpleNamespace": _namespace,
     "argparse.Namespace": _namespace,
-    "logging.getLogger": _get_logger,
+    LOGGER: _get_logger,
     "setattr": _setattr,
     "getattr": _getattr,
     "dict": _dict,

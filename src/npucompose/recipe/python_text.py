@@ -1,15 +1,13 @@
 """Python as text, with what others wrote in it as text and in comments, never as code: names are checked, values are
-written as literals, comments lose what could end them, and the text is read back. The templates are in templates/.
+written as literals, and comments lose what could end them. The templates are in templates/.
 """
 
 from __future__ import annotations
 
 import ast
-import io
 import keyword
 import math
-import tokenize
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -46,21 +44,25 @@ def dotted(path: str) -> Code:
     return Code(".".join(map(name, path.split("."))))
 
 
-def literal(value: Any) -> Code:
-    """A number, text, None, or lists, tuples and mappings of them; what is code already stays so."""
+def _no_literal(value: Any) -> Code:
+    raise ConfigError(f"a script cannot be written: it would have to say {value!r}.")
+
+
+def literal(value: Any, other: Callable[[Any], Code] = _no_literal) -> Code:
+    """A number, text, None, or lists, tuples and mappings of them; code stays so, and `other` writes anything else."""
     if isinstance(value, Code):
         return value
-    if isinstance(value, tuple):
-        return Code(tuple(map(literal, value)))
-    if isinstance(value, list):
-        return Code([literal(part) for part in value])
+    if isinstance(value, (tuple, list)):
+        return Code((tuple if isinstance(value, tuple) else list)(literal(part, other) for part in value))
     if isinstance(value, Mapping):
-        return Code({literal(key): literal(part) for key, part in value.items()})
+        return Code({literal(key, other): literal(part, other) for key, part in value.items()})
     if isinstance(value, float) and not math.isfinite(value):
         return call("float", str(value))
-    if value is None or isinstance(value, (bool, int, float, str)):
-        return Code(repr(value))
-    raise ConfigError(f"a script cannot be written: it would have to say {value!r}.")
+    if value is not None and not isinstance(value, (bool, int, float, str)):
+        return other(value)
+    plain = repr(value)  # texts in double quotes, as formatters want it; what holds a quote stays as it is
+    quoted = plain[:1] == "'" and not set(plain[1:-1]) & set("\"'\\")
+    return Code(f'"{plain[1:-1]}"' if quoted else plain)
 
 
 def call(function: str, /, *arguments: Any, **keywords: Any) -> Code:
@@ -91,17 +93,14 @@ def statement(line: str, indent: int = 0) -> Code:
     if indent + len(line) <= WIDTH or not isinstance(made, ast.Call):
         return Code(line)
     pad = " " * indent
-    arguments = [ast.unparse(part) for part in (*made.args, *made.keywords)]
-    return Code("\n".join([f"{ast.unparse(made.func)}(", *(f"{pad}    {one}," for one in arguments), f"{pad})"]))
+    arguments = [ast.get_source_segment(line, part) for part in (*made.args, *made.keywords)]
+    called = f"{ast.get_source_segment(line, made.func)}("
+    return Code("\n".join([called, *(f"{pad}    {one}," for one in arguments), f"{pad})"]))
 
 
 def written(template: str, **values: Any) -> str:
-    """A template of ours with these values. With its quotes changed it must read as before, or it is not written."""
-    text = _environment().get_template(template).render(values)
-    quoted = _double_quoted(text)
-    if ast.dump(ast.parse(quoted)) != ast.dump(ast.parse(text)):
-        raise ConfigError("a script cannot be written: its text would say something else than was meant.")
-    return quoted
+    """A template of ours with these values."""
+    return _environment().get_template(template).render(values)
 
 
 @cache
@@ -119,21 +118,5 @@ def _environment() -> Any:
         autoescape=False,
     )
     made.filters.update(name=name, dotted=dotted, comment=comment, docstring=docstring, statement=statement)  # pyright: ignore[reportUnknownMemberType]
+    made.globals.update(call=call, item=item)  # pyright: ignore[reportUnknownMemberType]
     return made
-
-
-def _double_quoted(source: str) -> str:
-    """Text in double quotes, as formatters want it; `repr` prefers single ones. What holds a quote stays as it is.
-
-    So does text inside an f-string, which Python 3.12 reads as tokens of its own: older ones need another quote there.
-    """
-    lines = source.splitlines(keepends=True)
-    inside = 0
-    for token in reversed(list(tokenize.generate_tokens(io.StringIO(source).readline))):
-        inside += (tokenize.tok_name[token.type] == "FSTRING_END") - (tokenize.tok_name[token.type] == "FSTRING_START")
-        (row, start), (last, end) = token.start, token.end
-        plain = row == last and not inside and not set(token.string[1:-1]) & set("\"'\\")
-        if token.type == tokenize.STRING and token.string.startswith("'") and plain:
-            line = lines[row - 1]
-            lines[row - 1] = f'{line[:start]}"{token.string[1:-1]}"{line[end:]}'
-    return "".join(lines)

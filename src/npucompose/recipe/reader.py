@@ -9,16 +9,15 @@ from __future__ import annotations
 
 import ast
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeGuard
 
 from attrs import define, evolve
 
 from npucompose.recipe.calls import PATCHING_MODULE
-from npucompose.recipe.facts import Facts
 from npucompose.recipe.functions import Functions
-from npucompose.recipe.marks import ENVIRONMENT, OVER_ARGUMENT, of_the_vendor
+from npucompose.recipe.marks import ENVIRONMENT, NONE, OVER_ARGUMENT, of_the_vendor
 from npucompose.recipe.python_calls import held_in
 from npucompose.recipe.values import (
     CONDITION,
@@ -26,6 +25,7 @@ from npucompose.recipe.values import (
     MISSING,
     NOT_CONSTANT,
     At,
+    Cells,
     Const,
     Dotted,
     Items,
@@ -41,22 +41,16 @@ from npucompose.vendor.versions import REFERENCE
 
 MOST_STEPS = 300_000
 """Statements and expressions, each counted as often as a call leads to it, beside those of the script itself."""
-TRY_STAR: Any = getattr(ast, "TryStar", ast.Try)
-"""Of Python 3.11."""
-
-
-def read(tree: ast.Module, torch_npu: str = REFERENCE, assumed: Mapping[str, Any] | None = None) -> Facts:
-    """The facts of a whole script for that torch_npu; functions that nobody calls are read too, after all else."""
-    return reading(tree, torch_npu, assumed).facts
 
 
 def reading(tree: ast.Module, torch_npu: str = REFERENCE, assumed: Mapping[str, Any] | None = None) -> Reader:
-    """A reader that has read a script: its facts, its conditions, and the assumptions that were needed."""
+    """A reader that has read a whole script for that torch_npu: its facts, its conditions, what was assumed.
+
+    Functions that no line calls are read too, after all else.
+    """
     nodes = list(ast.walk(tree))
     reader = Reader(torch_npu, MOST_STEPS + 10 * len(nodes), assumed=assumed or {})
-    scope = Scope(names=reader.cells(bound=True))
-    scope.names["__name__"] = Const(value="__main__")
-    reader.block(tree.body, scope)
+    reader.block(tree.body, Scope(names=Cells(bound=True, values={"__name__": Const(value="__main__")})))
     reader.dead = False
     reader.doubts.clear()
     reader.uncalled(Counter(n.id if isinstance(n, ast.Name) else n.attr for n in nodes if _is_use(n)))
@@ -77,67 +71,51 @@ class Reader(Functions):
             self.statement(statement, scope)
 
     def statement(self, s: ast.stmt, scope: Scope) -> None:
-        if isinstance(s, (ast.Import, ast.ImportFrom)):
-            self._import(s, scope)
-        elif isinstance(s, (ast.FunctionDef, ast.AsyncFunctionDef)):
-            self._bind(scope, s.name, self.function(s, scope))
-        elif isinstance(s, ast.ClassDef):
-            self._bind(scope, s.name, self._class(s, scope))
-        elif isinstance(s, (ast.Assign, ast.AnnAssign)):
-            value = self.value(s.value, scope) if s.value is not None else None
+        STATEMENTS.get(type(s), Reader._other)(self, s, scope)
+
+    def _bound_to_its_name(self, s: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef, scope: Scope) -> None:
+        self._bind(scope, s.name, self._class(s, scope) if isinstance(s, ast.ClassDef) else self.function(s, scope))
+
+    def _assignment(self, s: ast.Assign | ast.AnnAssign, scope: Scope) -> None:
+        if s.value is not None:
+            value = self.value(s.value, scope)
             for target in s.targets if isinstance(s, ast.Assign) else [s.target]:
-                if value is not None:
-                    self.assign(target, value, scope, s)
-        elif isinstance(s, ast.AugAssign):
-            before, why = self.value(_loaded(s.target), scope), "it is computed from what it was"
-            if not isinstance(before, At):
-                self.escape(before, why)
-            held = held_in([before, self.value(s.value, scope)])
-            self.assign(s.target, Unknown(why=why, either=held), scope, s)
-        elif isinstance(s, ast.Expr):
-            self.value(s.value, scope)
-        elif isinstance(s, ast.Delete):
-            for target in s.targets:
-                self._delete(target, scope, s)
-        elif isinstance(s, (ast.Global, ast.Nonlocal)):
-            at = scope.top() if isinstance(s, ast.Global) else scope.parent
-            for name in s.names:
-                while isinstance(s, ast.Nonlocal) and at is not None and name not in at.names:
-                    at = at.parent
-                scope.elsewhere[name] = at or scope
-        else:
-            self._flow(s, scope)
+                self.assign(target, value, scope, s)
 
-    def _flow(self, s: ast.stmt, scope: Scope) -> None:
-        if isinstance(s, ast.If):
-            self._if(s, scope)
-        elif isinstance(s, (ast.For, ast.AsyncFor)):
-            self._for(s, scope)
-        elif isinstance(s, ast.While):
-            self.repeat(LOOP, lambda: (self.value(s.test, scope), self.block(s.body, scope)))
-            self._otherwise(s, scope)
-        elif isinstance(s, (ast.With, ast.AsyncWith)):
-            self._with(s, scope)
-        elif isinstance(s, (ast.Try, TRY_STAR)):
-            self._try(s, scope)
-        elif isinstance(s, ast.Match):
-            self._match(s, scope)
-        elif isinstance(s, ast.Return):
-            value = self.value(s.value, scope) if s.value else Const(value=None)
-            for body, around in reversed(self.finals):
-                self.block(body, around)
-            mark, doubts = self.start
-            self.exits.append((self.left(mark), value, self.doubt if len(self.doubts) > doubts else ""))
-            self._leave()
-        elif isinstance(s, (ast.Break, ast.Continue)):
-            self._leave()
-        else:
-            for part in ast.iter_child_nodes(s):  # raise, assert
-                if isinstance(part, ast.expr):
-                    self.value(part, scope)
-            self.dead = isinstance(s, ast.Raise)
+    def _augmented(self, s: ast.AugAssign, scope: Scope) -> None:
+        before, why = self.value(s.target, scope), "it is computed from what it was"
+        if not isinstance(before, At):
+            self.escape(before, why)
+        held = held_in([before, self.value(s.value, scope)])
+        self.assign(s.target, Unknown(why=why, either=held), scope, s)
 
-    def _leave(self) -> None:
+    def _declared(self, s: ast.Global | ast.Nonlocal, scope: Scope) -> None:
+        at = scope.top() if isinstance(s, ast.Global) else scope.parent
+        for name in s.names:
+            while isinstance(s, ast.Nonlocal) and at is not None and name not in at.names:
+                at = at.parent
+            scope.elsewhere[name] = at or scope
+
+    def _while(self, s: ast.While, scope: Scope) -> None:
+        self.repeat(LOOP, lambda: (self.value(s.test, scope), self.block(s.body, scope)))
+        self._otherwise(s, scope)
+
+    def _return(self, s: ast.Return, scope: Scope) -> None:
+        value = self.value(s.value, scope) if s.value else NONE
+        for body, around in reversed(self.finals):
+            self.block(body, around)
+        mark, doubts = self.start
+        self.exits.append((self.left(mark), value, self.doubt if len(self.doubts) > doubts else ""))
+        self._leave(s, scope)
+
+    def _other(self, s: ast.stmt, scope: Scope) -> None:
+        """An expression, raise or assert; what is left out names nothing and calls nothing."""
+        for part in ast.iter_child_nodes(s):
+            if isinstance(part, ast.expr):
+                self.value(part, scope)
+        self.dead = self.dead or isinstance(s, ast.Raise)
+
+    def _leave(self, s: ast.stmt, scope: Scope) -> None:
         self.leaves, self.dead = self.leaves + 1, True
 
     def _if(self, s: ast.If, scope: Scope) -> None:
@@ -224,6 +202,8 @@ class Reader(Functions):
                 name = getattr(node, "name", None) or getattr(node, "rest", None)
                 if isinstance(node, ast.pattern) and isinstance(name, str):
                     self._bind(scope, name, Unknown(why=CONDITION, either=held_in([subject])))
+            if one.guard is not None:
+                self.value(one.guard, scope)
             self.block(one.body, scope)
 
         ways: list[Any] = [partial(case, one) for one in s.cases]
@@ -265,13 +245,17 @@ class Reader(Functions):
             self.each(self.value(target.value, scope), lambda base: self._put_item(base, key, value, s))
 
     def _put_item(self, base: Value, key: Value, value: Value, s: ast.AST) -> None:
-        is_new = isinstance(key, Const) and isinstance(base, Items) and str(key.value) not in base.items
+        is_new = isinstance(key, Const) and isinstance(base, Items) and str(key.value) not in base.cells
         if isinstance(base, Items) and not (base.listed and is_new):
             self.filled(base, [(key if isinstance(key, Const) else Unknown(why=NOT_CONSTANT, either=(value,)), value)])
         elif isinstance(base, Items):
             self.escape(base, "it is set by an index")
         elif isinstance(base, Dotted) and base.name == "os.environ" and of_the_vendor(key):
             self.unread(s, ENVIRONMENT)
+
+    def _deleted(self, s: ast.Delete, scope: Scope) -> None:
+        for target in s.targets:
+            self._delete(target, scope, s)
 
     def _delete(self, target: ast.expr, scope: Scope, s: ast.AST) -> None:
         if isinstance(target, ast.Name):
@@ -281,19 +265,32 @@ class Reader(Functions):
 
             def drop(base: Value) -> None:
                 if isinstance(base, Items) and isinstance(key, Const) and not base.listed:
-                    self.put(base.items, str(key.value), MISSING)
+                    self.put(base.cells, str(key.value), MISSING)
                 else:
                     self.escape(base, f"line {target.lineno} takes something from it")
                     self._put_item(base, key, MISSING, s)
 
             self.each(self.value(target.value, scope), drop)
 
-    # Functions and classes of the script.
-
-
-def _loaded(target: ast.expr) -> ast.expr:
-    return ast.Name(id=target.id, ctx=ast.Load()) if isinstance(target, ast.Name) else target
-
 
 def _is_use(node: ast.AST) -> TypeGuard[ast.Name | ast.Attribute]:
     return isinstance(node, (ast.Name, ast.Attribute)) and isinstance(node.ctx, ast.Load)
+
+
+STATEMENTS: Mapping[type[ast.stmt], Callable[[Reader, Any, Scope], None]] = {
+    **dict.fromkeys((ast.Import, ast.ImportFrom), Reader._import),
+    **dict.fromkeys((ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef), Reader._bound_to_its_name),
+    **dict.fromkeys((ast.Assign, ast.AnnAssign), Reader._assignment),
+    ast.AugAssign: Reader._augmented,
+    ast.Delete: Reader._deleted,
+    **dict.fromkeys((ast.Global, ast.Nonlocal), Reader._declared),
+    ast.If: Reader._if,
+    **dict.fromkeys((ast.For, ast.AsyncFor), Reader._for),
+    ast.While: Reader._while,
+    **dict.fromkeys((ast.With, ast.AsyncWith), Reader._with),
+    **dict.fromkeys((ast.Try, getattr(ast, "TryStar", ast.Try)), Reader._try),  # of Python 3.11
+    ast.Match: Reader._match,
+    ast.Return: Reader._return,
+    **dict.fromkeys((ast.Break, ast.Continue), Reader._leave),
+}
+"""All others are read for what their expressions call."""

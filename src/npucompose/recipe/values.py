@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, TypeAlias, TypeGuard
 
 from attrs import define, evolve, field, frozen
@@ -17,11 +18,16 @@ MOST_ITEMS = 10_000
 """Of a constant list or dict, what is in its lists counted too."""
 MOST_LISTED = 8
 """Constants that compete for one place; of more none is listed."""
+LOGGER = "logging.getLogger"
 LOGGERS = frozenset(f"{top}{at}.logger" for top in ("torchair", "npugraph_ex") for at in ("", ".core.utils"))
 NOT_CONSTANT = "its value is not a constant"
 """Why a value is `Unknown` of which there is nothing else to say."""
 REST = "**"
 """Key of what only running the script would put into a dict, a list, an object or a configuration."""
+
+
+NO_CALL = ast.Call(func=ast.Name("compile", ast.Load()), args=[], keywords=[], lineno=0, col_offset=0)
+"""Of a compilation that no line of a script makes."""
 
 
 class Cells(dict[str, "Value"]):
@@ -33,8 +39,8 @@ class Cells(dict[str, "Value"]):
 
     __slots__ = ("born", "bound")
 
-    def __init__(self, born: int = 0, bound: bool = False) -> None:
-        super().__init__()
+    def __init__(self, born: int = 0, bound: bool = False, values: Mapping[str, Value] = MappingProxyType({})) -> None:
+        super().__init__(values)
         self.born, self.bound = born, bound
 
 
@@ -74,27 +80,36 @@ MISSING = Unknown(why="it is not set on every path")
 
 
 @frozen(kw_only=True, eq=False)
-class Config:
-    """One CompilerConfig; every alias of it is this same object."""
+class Options:
+    """Options of a compilation, each certain or not: {YAML path: its value, `mode` included}."""
 
     package: Package
-    line: int = 0
     cells: Cells = field(factory=Cells)
-    """{YAML path: its value, `mode` included}; `#n` is a compilation with this configuration so far."""
-    hooks: dict[str, ast.AST] = field(factory=dict[str, ast.AST])
 
     @property
     def values(self) -> dict[str, Any]:
         """The options that are certain."""
-        return certain(self.cells)
+        return {path: cell.value for path, cell in self.cells.items() if isinstance(cell, Const)}
 
     @property
     def mode(self) -> str | None:
-        return mode_of(self.package, self.cells)
+        """None where it is not certain."""
+        default = self.cells.get(REST, Const(value=MODE[self.package]))
+        cell = self.cells.get("mode", self.cells.get("npugraph_ex.mode", default))
+        return cell.value if isinstance(cell, Const) else None
 
     @property
     def options(self) -> dict[str, Any]:
-        return without_mode(self.values)
+        """The options that are certain, without the mode."""
+        return {path: value for path, value in self.values.items() if path not in ("mode", "npugraph_ex.mode")}
+
+
+@frozen(kw_only=True, eq=False)
+class Config(Options):
+    """One CompilerConfig; every alias of it is this same object. `#n` of its cells is a compilation with it so far."""
+
+    line: int = 0
+    hooks: dict[str, ast.AST] = field(factory=dict[str, ast.AST])
 
 
 @frozen(kw_only=True)
@@ -124,16 +139,11 @@ class Filter:
     patterns: tuple[str, ...]
 
 
-@frozen(kw_only=True)
-class Logger:
-    name: str
-
-
 @frozen(kw_only=True, eq=False)
 class Items:
     """A dict with text keys, or a list with its indices as keys."""
 
-    items: Cells = field(factory=Cells)
+    cells: Cells = field(factory=Cells)
     listed: bool = False
 
 
@@ -142,14 +152,14 @@ class Object:
     """A class of the script, or an instance of one (`cls`); `bases` of a class are its own, foreign ones left out."""
 
     name: str
-    attributes: Cells = field(factory=Cells)
+    cells: Cells = field(factory=Cells)
     cls: Object | None = None
     bases: tuple[Object, ...] = ()
     foreign: bool = False
     """A base class is unknown: its methods may change any attribute."""
     fields: tuple[str, ...] = ()
     node: Any = None
-    instances: list[Object] = field(factory=list)
+    instances: dict[int, Object] = field(factory=dict[int, "Object"])
     real: Object | None = None
     """The instance of which `super()` is another view."""
 
@@ -160,11 +170,11 @@ class Object:
 
     def found(self, name: str) -> Value:
         """An attribute of its own, of its class or of the bases; MISSING where there is none."""
-        own = self.attributes.get(name, MISSING)
+        own = self.cells.get(name, MISSING)
         for part in (self.cls, *self.bases):
             own = part.found(name) if own is MISSING and part is not None else own
-        rest = self.attributes.get(REST)
-        return own if rest is None or isinstance(own, Def) or name in self.attributes else rest
+        rest = self.cells.get(REST)
+        return own if rest is None or isinstance(own, Def) or name in self.cells else rest
 
 
 @define(kw_only=True, eq=False)
@@ -213,8 +223,10 @@ class Partial:
 
 
 @frozen(kw_only=True, eq=False)
-class CompileCall:
-    """One torch.compile or cache_compile; a keyword that was not given has that function's own default."""
+class CompileCall(Options):
+    """One torch.compile or cache_compile: the options at this call, and what may be set later, before the first call of
+    the model. A keyword that was not given has that function's own default.
+    """
 
     config: Config
     dynamic: bool | Unknown | None
@@ -222,22 +234,8 @@ class CompileCall:
     node: ast.Call
     cached: bool = False
     """It is TorchAir's cache_compile."""
-    rival: int = 0
+    place: tuple[Any, ...] = ()
     """Equal in the compilations of one call that is made with one of several configurations."""
-    cells: Cells = field(factory=Cells)
-    """The configuration's at this call, and what may be set later, before the first call of the model."""
-
-    @property
-    def values(self) -> dict[str, Any]:
-        return certain(self.cells)
-
-    @property
-    def mode(self) -> str | None:
-        return mode_of(self.config.package, self.cells)
-
-    @property
-    def keywords(self) -> tuple[Any, Any, bool]:
-        return self.dynamic, self.fullgraph, self.cached
 
     def __str__(self) -> str:
         """`line 12: torch.compile(mode=max-autotune, dynamic=True, fullgraph=False)`."""
@@ -248,22 +246,7 @@ class CompileCall:
 
 
 Held: TypeAlias = "Items | Object | Def | Partial | CompileCall"
-Value: TypeAlias = "Const | Unknown | Dotted | Config | At | ScriptBackend | PoolHandle | Filter | Logger | Held"
-
-
-def certain(cells: Cells) -> dict[str, Any]:
-    """The options that are certain."""
-    return {path: cell.value for path, cell in cells.items() if isinstance(cell, Const)}
-
-
-def without_mode(values: Mapping[str, Any]) -> dict[str, Any]:
-    return {path: value for path, value in values.items() if path not in ("mode", "npugraph_ex.mode")}
-
-
-def mode_of(package: Package, cells: Cells) -> str | None:
-    """None where it is not certain."""
-    cell = cells.get("mode", cells.get("npugraph_ex.mode", cells.get(REST, Const(value=MODE[package]))))
-    return cell.value if isinstance(cell, Const) else None
+Value: TypeAlias = "Const | Unknown | Dotted | Config | At | ScriptBackend | PoolHandle | Filter | Held"
 
 
 def competitor(value: Value) -> str:
@@ -318,7 +301,7 @@ def known(value: Value, room: list[int] | None = None) -> tuple[Any, str]:
         function = "it is a function" if isinstance(value, (Def, Partial)) else NOT_CONSTANT
         return None, str(value) if isinstance(value, Unknown) else function
     made: dict[str, Any] = {}
-    for key, item in value.items.items():
+    for key, item in value.cells.items():
         made[key], why = known(item, room)
         if why:
             return None, why
@@ -344,18 +327,18 @@ def truth(value: Value) -> bool | None:
     if isinstance(value, Const):
         return bool(value.value)
     if isinstance(value, Items):
-        return None if any(isinstance(v, Unknown) for v in value.items.values()) else bool(value.items)
+        return None if any(isinstance(v, Unknown) for v in value.cells.values()) else bool(value.cells)
     return True if isinstance(value, (Config, At, ScriptBackend, Def, Partial)) else None
 
 
 def elements(value: Value) -> list[Value] | None:
     """What a loop goes through, or what is shared out among several names; None where it is not known."""
-    if not isinstance(value, Items) or REST in value.items:
+    if not isinstance(value, Items) or REST in value.cells:
         return None
-    if any(map(may_miss, value.items.values())):
+    if any(map(may_miss, value.cells.values())):
         return None
-    keys = list(value.items)
-    return [value.items[str(at)] for at in range(len(keys))] if value.listed else [Const(value=key) for key in keys]
+    keys = list(value.cells)
+    return [value.cells[str(at)] for at in range(len(keys))] if value.listed else [Const(value=key) for key in keys]
 
 
 def may_miss(value: Value) -> bool:
@@ -376,29 +359,20 @@ def named(value: Value, name: str) -> Value:
     return evolve(value, name=name) if nameless else value
 
 
-def module(name: str) -> Value:
+def module(name: str) -> Dotted:
     """Something of a module; TorchAir's logger goes by the name that Python's logging knows it by."""
-    top = name.partition(".")[0]
-    return Logger(name=top) if name in LOGGERS else Dotted(name=name)
+    return logger(name.partition(".")[0]) if name in LOGGERS else Dotted(name=name)
+
+
+def logger(name: str) -> Dotted:
+    """`logger("torchair").name` is "logging.getLogger('torchair')"."""
+    return Dotted(name=f"{LOGGER}({name!r})")
 
 
 def from_environment(args: Sequence[Value]) -> Unknown:
-    """`os.getenv("MODE", "reduce-overhead")`: which variable it is, and what holds where nobody sets it."""
+    """`os.getenv("MODE", "reduce-overhead")`: which variable it is, and what holds where it is unset."""
     name = plain(args[0]) if args else None
     said = f"the environment variable {name}" if isinstance(name, str) else "an environment variable"
     default = args[1] if len(args) > 1 else None
     unset = f" (where it is unset: {plain(default)!r})" if isinstance(default, Const) else ""
     return Unknown(why=f"it is not constant: it comes from {said}{unset}", name=name if isinstance(name, str) else "")
-
-
-def size(value: Any) -> int:
-    """How many values it holds; counts no further than needed, for lists may hold the same one again and again."""
-    inside: Sequence[Any] = (
-        list(value.values()) if isinstance(value, dict) else value if isinstance(value, list) else ()
-    )
-    total = 1
-    for item in inside:
-        total += size(item)
-        if total > MOST_ITEMS:
-            break
-    return total

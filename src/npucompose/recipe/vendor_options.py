@@ -6,6 +6,7 @@ import ast
 import inspect
 from collections.abc import Mapping
 from functools import cache
+from operator import attrgetter
 from types import CodeType
 from typing import Any, Literal
 
@@ -75,15 +76,11 @@ def set_option(
 
 def translated(values: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
     """torchair's options under its own mode="npugraph_ex" as npugraph_ex's: (values, what has no twin there)."""
-    kept: dict[str, Any] = {}
-    lost: list[str] = []
-    for path, value in values.items():
-        twin = twins().get(path)
-        if twin is None or not twin.path.startswith("npugraph_ex."):
-            lost.append(f"{path}={shown(value)} has no counterpart among npugraph_ex's options")
-            continue
-        kept[twin.path] = (not value) if twin.twin_inverted else value
-    return kept, lost
+    known = {path: twin for path in values if (twin := twins().get(path)) and twin.path.startswith("npugraph_ex.")}
+    kept = {twin.path: (not values[path]) if twin.twin_inverted else values[path] for path, twin in known.items()}
+    without = {path: value for path, value in values.items() if path not in known}
+    why = "has no counterpart among npugraph_ex's options"
+    return kept, [f"{path}={shown(value)} {why}" for path, value in without.items()]
 
 
 def of_config(
@@ -128,11 +125,10 @@ def of_config(
 
 def _read(config: Any, attribute: str) -> tuple[bool, Any]:
     """(is it there, its value): the vendor's option objects keep what was set as `_value`."""
-    at = config
-    for part in attribute.split("."):
-        if not hasattr(at, part):
-            return False, None
-        at = getattr(at, part)
+    try:
+        at = attrgetter(attribute)(config)
+    except AttributeError:
+        return False, None
     value = getattr(at, "_value", at)
     return True, tuple(value) if isinstance(value, list) else value
 
