@@ -236,6 +236,13 @@ def test_a_model_inside_a_model_is_reached_under_its_name():
     same(fast, outer)
 
 
+def test_a_module_that_has_no_model_inside_is_reached_as_the_model(net: Net):
+    fast = npucompose.compile(net, RECORDED)
+    assert fast.model is net
+    with pytest.raises(AttributeError, match="no_such_name"):
+        assert fast.no_such_name
+
+
 def test_the_same_module_can_be_compiled_twice_and_a_compiled_one_again(net: Net):
     first = npucompose.compile(net, RECORDED)
     again = npucompose.compile(first, RECORDED, "passes=cse")

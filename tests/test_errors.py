@@ -108,6 +108,12 @@ def test_the_last_line_of_a_persons_own_code_is_named(tmp_path: Path, monkeypatc
     with pytest.raises(SyntaxError) as wrong:
         import other  # noqa: F401  # pyright: ignore[reportMissingImports]
     assert users_line(wrong.value) == "other.py:1, `def f(:`"
+    (tmp_path / "reads.py").write_text("def f(text):\n    raise SyntaxError(text)\n")
+    import reads  # pyright: ignore[reportMissingImports]
+
+    with pytest.raises(SyntaxError) as raised:
+        reads.f("of a language of its own")
+    assert users_line(raised.value) == "reads.py:2 in f, `raise SyntaxError(text)`"
 
 
 def test_code_that_no_person_wrote_is_not_named() -> None:

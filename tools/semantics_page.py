@@ -9,8 +9,9 @@ from importlib.metadata import version
 from pathlib import Path
 
 import npucompose.replay.state
+from npucompose.graphs.inherited import inherited_errors
 from tests.semantics.harness import CALLS
-from tests.semantics.refused import INDUCTORS_OWN, REFUSED, SENTENCES, TRACINGS_OWN
+from tests.semantics.refused import REFUSED, SENTENCES
 from tests.semantics.rows import __name__ as ROWS_PACKAGE
 from tests.semantics.rows import all_rows
 from tests.semantics.ways import WAYS
@@ -47,9 +48,13 @@ These programs do bit for bit what torch makes of them without npucompose (torch
 does. `make test-full` runs each with torch alone and fails where a release has mended it, and
 `python -m tools.inherited_errors` prints what the installed torch does.
 
-| program | what differs | modes but max-autotune (`aot_eager`) | max-autotune (`inductor`) | PyTorch's issue |
-|---|---|---|---|---|
+| program | what differs | others (`aot_eager`) | max-autotune (`inductor`) | `explain` names it | PyTorch's issue |
+|---|---|---|---|---|---|
 {torchs_own}
+
+The table is `src/npucompose/graphs/inherited.yaml`. `npucompose explain` names a row, with the line of the model, where
+a graph shows it by its operators, dtypes and shapes; rows without "yes" depend on values, on gradients, or on what no
+graph holds.
 
 Where a call shows the error itself it runs as eager runs it, in every mode and without cost to other calls: inputs
 that overlap, one of them written, and did not when the graph was made (PyTorch's
@@ -126,19 +131,19 @@ def refused() -> str:
 
 
 def torchs_own() -> str:
-    found = {name: (words, issue, True, also) for name, (words, issue, also) in TRACINGS_OWN.items()}
-    found |= {name: (words, issue, False, True) for name, (words, issue) in INDUCTORS_OWN.items()}
-    return "\n".join(
-        f"| `{name}` | {words} | {_said(traced)} | {_said(fused)} | {_linked(issue)} |"
-        for name, (words, issue, traced, fused) in sorted(found.items())
-    )
+    rows = (
+        (f"`{name}`", error.differs, _said(error.traced), _said(error.fused), "yes" if error.pattern else "",
+         _linked(error.issue))
+        for name, error in sorted(inherited_errors().rows.items())
+    )  # fmt: skip
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 
 def _said(wrong: bool) -> str:
     return "wrong" if wrong else "right"
 
 
-def _linked(issue: str) -> str:
+def _linked(issue: int | None) -> str:
     return f"[{issue}](https://github.com/pytorch/pytorch/issues/{issue})" if issue else ""
 
 

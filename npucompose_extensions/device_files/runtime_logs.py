@@ -277,6 +277,8 @@ def _foreign(code: int, found: re.Match[str]) -> bool:
 def _error(one: _Seen, first: int | None) -> CaptureError:
     known = error_codes().codes.get(one.code or 0)
     among, standing = _narrowed(_candidates(one), one)
+    fitting = _fitting(among, one)
+    among = (*fitting, *(name for name in among if name not in fitting))
     table = [rules().of(name) for name in among]
     call = ", ".join(one.calls)
     words = next(iter(one.words), "")
@@ -287,6 +289,7 @@ def _error(one: _Seen, first: int | None) -> CaptureError:
         means=None if known is None else f"{known.name}: {known.means}",
         rule=among[0] if len(among) == 1 else None,
         among=among,
+        fitting=fitting,
         forbids=tuple(rule.forbids for rule in table),
         fixes=fixes or (_fix(one.code),),
         source=None if one.frame is None else one.frame.words,
@@ -318,6 +321,20 @@ def _remark(one: _Seen) -> str | None:
 def _candidates(one: _Seen) -> tuple[str, ...]:
     """The rules that the code may mean."""
     return (one.rule,) if one.rule is not None else error_codes().rules_of(one.code or 0)
+
+
+def _fitting(among: tuple[str, ...], one: _Seen) -> tuple[str, ...]:
+    """Of several rules those that the log's own call breaks: `AclrtSynchronizeStream` waits for a stream."""
+    called = [_bare(call) for call in one.calls]
+    calls = {name: rules().of(name).call for name in among}
+    return tuple(
+        name for name, call in calls.items() if call and any(_bare(call).startswith(one) for one in called if one)
+    )
+
+
+def _bare(call: str) -> str:
+    """`synchronizestream` of aclrtSynchronizeStream."""
+    return re.sub("^(?:acl)?(?:rt|rts|mdlri)?", "", call.lower())
 
 
 def _spelled(source: str) -> str:

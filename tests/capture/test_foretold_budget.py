@@ -44,6 +44,22 @@ class Pieces(nn.Module):
 def make(): return Pieces(), {"x": torch.randn(4, 4)}
 """
 
+COUNTING = """
+import torch
+from torch import nn
+
+class Counting(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("calls", torch.zeros(()))
+
+    def forward(self, x):
+        self.calls += 1
+        return x * self.calls
+
+def make(): return Counting(), {"x": torch.randn(4, 4)}
+"""
+
 
 @pytest.fixture(autouse=True)
 def compiled_anew() -> Iterator[None]:
@@ -192,15 +208,25 @@ def test_a_run_then_holds_what_was_foretold(overrides: tuple[str, ...]) -> None:
 
 def test_each_graph_of_the_call_that_makes_most_of_them_is_asked_about() -> None:
     def made(streams: int) -> ForetoldCall:
+        counts = CaptureCounts(streams=streams, kernels=streams, records=streams - 1)
         return ForetoldCall(
-            graph="g", counts=CaptureCounts(streams=streams, kernels=streams), recording=None, why_none="",
+            graph="g", counts=counts, recording=None, why_none="",
             requests=PoolRequests(requests=(), workspaces=()), communicators=frozenset(), collectives=0,
         )  # fmt: skip
 
     calls = [SizedCall(size=1, made=(made(1),)), SizedCall(size=2, made=(made(3), made(2)))]
-    assert [(one.name, one.streams, one.tasks) for one in _graphs(calls)] == [
-        ("graph_0", 3, Interval(1, 3)), ("graph_1", 2, Interval(2, 2)),
+    assert [(one.name, one.streams, one.tasks, one.events) for one in _graphs(calls)] == [
+        ("graph_0", 3, Interval(1, 5), 2), ("graph_1", 2, Interval(3, 3), 1),
     ]  # fmt: skip
+
+
+def test_a_model_that_was_looked_at_is_as_it_was_built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "counting.py").write_text(COUNTING)
+    monkeypatch.chdir(tmp_path)
+    chosen = ("model=python", "model.factory=counting:make", "trust=true", "mode=reduce-overhead")
+    session = Session(check(compose(chosen)))
+    assert capture_of(session)[0].budget is not None
+    assert session.built.module.calls.item() == 0
 
 
 def test_sizes_are_those_of_the_one_dimension_that_calls_change() -> None:

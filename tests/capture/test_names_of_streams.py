@@ -72,7 +72,7 @@ def test_events_and_streams_of_torch_are_the_devices() -> None:
     assert (facts.verdict, facts.streams, facts.tasks) == ("captures", 2, 3), facts.evidence
 
 
-def test_the_module_has_torchs_name_and_its_switches_are_off() -> None:
+def test_the_module_has_torchs_name_and_its_switches_are_as_torch_npu_has_them() -> None:
     found: list[Any] = []
 
     def program(x: Tensor) -> Tensor:
@@ -82,4 +82,4 @@ def test_the_module_has_torchs_name_and_its_switches_are_off() -> None:
         return x + 1
 
     captured(lambda: program)
-    assert found == ["torch.npu", False, False, False, True]
+    assert found == ["torch.npu", False, False, True, True]

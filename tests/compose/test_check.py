@@ -12,6 +12,7 @@ from npucompose.compose.tree import COMMAND_LINE, Composed, compose
 from npucompose.compose.untrusted_config import address_problems, path_problems
 from npucompose.errors import ConfigError
 from npucompose.schema.experiment import Choice
+from npucompose.schema.sections import Extensions
 from npucompose.schema.sweep import Local, Ray
 from npucompose.vendor.compiler import CompilerOptions
 
@@ -152,6 +153,14 @@ def test_rules_bring_the_pass_that_follows_them_in_front_of_the_others() -> None
     named = checked("adapt=ascend", "passes=[adapt,cse]")
     assert list(named.experiment.passes) == ["adapt", "cse"]
     assert named.provenance["passes.adapt.pass"].startswith("conf/passes/adapt.yaml")
+
+
+def test_all_that_is_wrong_with_sections_of_packages_is_told_at_once() -> None:
+    with pytest.raises(ConfigError) as refused:
+        Extensions.of_tree({"vllm": {"general": "fast"}, "vlm": {}}, "extensions")
+    first, second = refused.value.problems
+    assert first.startswith("'general' must be one of inductor, eager: 'fast' @ extensions.vllm")
+    assert second.startswith("unknown section 'vlm' @ extensions. Did you mean 'vllm'?")
 
 
 def test_who_chose_a_section_is_the_file_that_brought_it() -> None:

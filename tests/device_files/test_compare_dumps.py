@@ -7,7 +7,8 @@ import math
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -28,6 +29,20 @@ Call = tuple[str, str, Sequence[Any], Sequence[Any]]
 """(node, operator, inputs, results)."""
 X = np.random.default_rng(0).standard_normal((4, 4)).astype("f4")
 W = np.random.default_rng(1).standard_normal((4, 4)).astype("f4")
+
+
+def test_of_every_way_to_agree_it_is_known_which_is_worse() -> None:
+    assert set(accuracy._RANK) == set(get_args(accuracy.Agreement))
+
+
+def test_a_difference_is_within_what_eagers_value_allows() -> None:
+    value, allowed = DumpedValue(slot="0", file="one"), NumericTolerance(0.6, 0.0)
+
+    def agreement(eager: float, of_the_graph: float) -> str:
+        dumps: Any = [SimpleNamespace(load=lambda _, x=x: torch.tensor([x])) for x in (eager, of_the_graph)]
+        return accuracy._values(value, value, dumps, None, lambda _: allowed).agreement
+
+    assert (agreement(1.0, 0.5), agreement(0.5, 1.0)) == ("within", "beyond")
 
 
 def step(*, mm: float = 0.0, tanh: float = 0.0, t: float = 0.0) -> list[Call]:

@@ -209,6 +209,8 @@ def test_a_product_is_as_large_as_its_operations_where_they_take_longer_than_its
     )
     (by_operations,), (by_bytes,) = sized([square], 0.5), sized([square], RATIO)
     assert by_operations.feature.size == 2 * 64 * 8 * 64 / 0.5
+    with_bias = attrs.evolve(square, inputs=(*square.inputs, (64,)), input_bytes=(2, 2, 2))
+    assert sized([with_bias], 0.5)[0].feature.size == by_operations.feature.size
     assert by_bytes.feature.size == 2 * (64 * 8 + 8 * 64 + 64 * 64)
 
 

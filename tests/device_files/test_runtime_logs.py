@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -9,11 +10,13 @@ from pathlib import Path
 import attrs
 import pytest
 import yaml
+from rich.console import Console
 
 from npucompose.capture.codes import error_codes
 from npucompose.capture.rules import rules
 from npucompose.cli import main
 from npucompose.errors import ConfigError
+from npucompose.report import artefacts
 from npucompose.results.artefacts import CaptureError, FileFacts
 from npucompose.table.structure import facts_of
 from npucompose_extensions.artefacts import read
@@ -400,3 +403,34 @@ def test_explain_prints_code_rule_line_fix_and_threads(tmp_path: Path, capsys: p
     assert main(["explain", "--json", "--log", str(tmp_path / "worker.log")]) == 0
     (error,) = json.loads(capsys.readouterr().out)["errors"]
     assert (error["code"], error["rule"], error["line"]) == (107027, "host_read", 11)
+
+
+def page(error: CaptureError) -> str:
+    console = Console(file=io.StringIO(), width=200)
+    artefacts.render((error,), (), console)
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
+
+
+def test_an_error_of_many_causes_is_shown_with_the_first_that_its_call_fits() -> None:
+    (error,) = errors(traceback(107027, "y = self.layer(x)").replace("AclCall", "AclrtSynchronizeStream"))
+    assert error.fitting == ("host_read", "data_shape", "data_memory", "synchronise", "conditional")
+    assert error.among[: len(error.fitting)] == error.fitting
+    words = page(error)
+    assert "one of 10 rules, host_read first · unknown" in words
+    assert words.count("->") == 1
+    assert words.count("forbidden:") == 1
+    assert "the call may be of data_shape, data_memory, synchronise, conditional as well" in words
+    assert "less likely: sync_copy, cpu_kernel, nested_capture, nested_replay, task_update" in words
+
+
+def test_a_call_that_fits_no_rule_leaves_the_order_of_the_table() -> None:
+    (error,) = errors(traceback(107027, "y = self.layer(x)"))
+    assert error.fitting == ()
+    assert error.among == error_codes().rules_of(107027)
+    assert "or: data_shape" in page(error)
+
+
+def test_two_causes_are_shown_whole() -> None:
+    (error,) = errors(traceback(107025, "y = self.layer(x)"))
+    assert page(error).count("->") == len(error.fixes) == 2

@@ -79,6 +79,27 @@ def test_the_first_state_is_that_of_every_call_and_inputs_are_those_of_the_exper
     assert facts.inputs == ("other",)
 
 
+class Counting(nn.Module):
+    """[8, 6], the number of the call -> [8, 6]."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("calls", torch.zeros(()))
+
+    def forward(self, x: Tensor, times: Tensor) -> Tensor:
+        self.calls += 1
+        return x * self.calls * times
+
+
+def test_a_model_that_counts_its_calls_and_takes_a_number_reads_no_padding() -> None:
+    live = session()
+    inputs = {"x": torch.rand(8, 6), "times": torch.tensor(2.0)}
+    live.built = Built(module=inference(Counting()), inputs=lambda _: {k: one.clone() for k, one in inputs.items()})
+    facts = found(live)
+    assert facts.inputs == ("x",)
+    assert facts.words == "padding of 4 of 8 rows is not read (eager; noise, nan, huge)"
+
+
 def test_what_only_the_compiled_model_reads_is_told_without_a_reader(monkeypatch: pytest.MonkeyPatch) -> None:
     live = session("mode=reduce-overhead", centred=False)
     monkeypatch.setattr(Session, "detached", None)

@@ -202,3 +202,15 @@ def test_what_is_no_operator_is_host_work_only_as_arithmetic_on_numbers() -> Non
     assert [name for name, call in calls.items() if effects.is_getitem(call)] == ["getitem"]
     opaque = ["of a tensor", "giving a tensor", "method", "module", "of higher order", "one's own"]
     assert [name for name, call in calls.items() if effects.op_facts(call) is effects.OPAQUE] == opaque
+
+
+def test_what_orders_streams_has_an_effect_though_nothing_marks_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The genuine TorchAir marks neither a record nor what is tagged."""
+    monkeypatch.setattr(effects, "_side_effectful_functions", frozenset())
+    facts.cache_clear()
+    try:
+        recorded = fx.Graph().call_function(torch.ops.air.record.default)
+        assert not effects.op_facts(recorded).effect
+        assert effects.has_effect(recorded)
+    finally:
+        facts.cache_clear()

@@ -105,6 +105,14 @@ def test_attention_s_inputs_lie_as_their_layout_says(layout: str) -> None:
     assert {t.dtype for t in (*narrow.module.parameters(), narrow.inputs(0)["key"])} == {torch.bfloat16}
 
 
+def test_each_sequence_writes_its_new_token_into_the_last_of_its_places() -> None:
+    inputs = model("paged_decode", batch=3, page=4, length=4, grow=1).inputs(2)
+    lengths, table = inputs["actual_seq_lengths_kv"], inputs["block_table"].tolist()
+    assert lengths == [6, 7, 8]
+    last = [table[n][(length - 1) // 4] * 4 + (length - 1) % 4 for n, length in enumerate(lengths)]
+    assert inputs["slots"].tolist() == last
+
+
 @pytest.mark.parametrize(
     ("operator", "wanted"),
     [

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+from npucompose.errors import ConfigError
 from npucompose.graphs import op_counts, printed
 from npucompose.passes.pipeline import PassPipeline
 from npucompose.passes.replace import BUILT_IN, PATTERNS, Pattern, Replace
@@ -192,3 +193,8 @@ def test_sizes_may_be_symbols() -> None:
 def test_every_built_in_pattern_is_on_by_default_under_its_own_name() -> None:
     assert Replace().patterns == BUILT_IN == tuple(name for name, _ in PATTERNS.built_in)
     assert [PATTERNS.get(name).name for name in BUILT_IN] == list(BUILT_IN)
+
+
+def test_a_pattern_that_is_not_there_is_refused_before_anything_runs() -> None:
+    with pytest.raises(ConfigError, match=r"unknown pattern 'rms_nrm' @ passes\.replace\.patterns\. Did you mean"):
+        Replace(patterns=("rms_norm", "rms_nrm")).check()

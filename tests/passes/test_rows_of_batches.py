@@ -78,6 +78,9 @@ MORE: dict[str, Callable[[torch.Tensor], Any]] = {
         F.batch_norm(x, ONES(4), ONES(4)), F.batch_norm(x, ONES(4), ONES(4), training=True),
         F.scaled_dot_product_attention(*[x.unsqueeze(1)] * 3),
         F.scaled_dot_product_attention(x.unsqueeze(1), ONES(7, 1, 4, 6), ONES(7, 1, 4, 6)),
+        F.scaled_dot_product_attention(*[x.unsqueeze(1)] * 3, ONES(7, 1, 4, 4)),
+        F.scaled_dot_product_attention(*[x.unsqueeze(1)] * 3, ONES(1, 1, 4, 4)),
+        F.scaled_dot_product_attention(*[x.unsqueeze(1)] * 3, ONES(4, 4)),
         F.scaled_dot_product_attention(*[x.unsqueeze(0)] * 3), F.dropout(x, 0.5), x + torch.rand(7, 4, 6),
     ),
     "element by element": lambda x: (

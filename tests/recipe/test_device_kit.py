@@ -8,18 +8,22 @@ import json
 import os
 import subprocess
 import sys
+import weakref
+from collections.abc import Callable
 from importlib.resources import files
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 from nursery import command
 from targets.npu_offline.needs import offline
 
 from npucompose import api
 from npucompose.cli import main
 from npucompose.experiment.device_kit import _number, _written, about
+from npucompose.recipe.kit_files import observe
 from npucompose.targets import TARGETS
 
 SIMULATED = Path(__file__).parent / "simulated"
@@ -297,3 +301,33 @@ def test_a_link_where_a_file_of_a_kit_belongs_is_replaced_and_not_followed(tmp_p
 @pytest.mark.parametrize(("given", "number"), [(3, 3.0), (2.5, 2.5), (True, 0.0), ("4", 0.0), (None, 0.0), ([1], 0.0)])
 def test_what_a_device_wrote_for_a_number_and_is_none_counts_as_nothing(given: Any, number: float) -> None:
     assert _number(given) == number
+
+
+def test_a_call_is_timed_until_the_device_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    device = SimpleNamespace(now=0, left=0)
+
+    def synchronize() -> None:
+        device.now, device.left = device.now + device.left, 0
+
+    def taking(us: int) -> Callable[..., None]:
+        def call(**_: Any) -> None:
+            device.left += 1000 * us
+
+        return call
+
+    monkeypatch.setattr(torch, "npu", SimpleNamespace(synchronize=synchronize), raising=False)
+    monkeypatch.setattr(observe, "time", SimpleNamespace(perf_counter_ns=lambda: device.now))
+    assert observe._times(taking(5), taking(2), {}, 3) == {"eager": [5.0] * 3, "compiled": [2.0] * 3}
+
+
+def test_the_number_of_an_event_that_was_recorded_is_never_another_s() -> None:
+    class Event:
+        pass
+
+    counter, stream = observe.CallCounter(), SimpleNamespace(stream_id=3)
+    event = Event()
+    gone = weakref.ref(event)
+    counter._record(event, stream)
+    del event
+    assert gone() is not None
+    assert (counter.counts["records"], counter.streams) == (1, {3})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -41,6 +42,7 @@ def test_inputs_that_share_memory_are_all_found(inputs: list[torch.Tensor], expe
     [
         (2, 2, True), (2, 3, False), (1, True, False), (1, 1.0, False), (0.0, -0.0, False), (-0.0, float("-0"), True),
         (complex(0.0, -0.0), complex(0.0, 0.0), False), (complex(1, 2), complex(1, 2), True), ("a", "a", True),
+        (math.nan, math.nan, True), (-math.nan, math.nan, False),
     ],
 )  # fmt: skip
 def test_a_number_is_the_same_with_type_and_sign(given: object, captured: object, same: bool) -> None:

@@ -343,6 +343,17 @@ def test_a_call_that_would_be_recorded_had_better_come_by() -> None:
         assert not cache.would_record(5, [torch.ones(5)])
 
 
+def test_calls_that_met_the_steady_recording_are_counted_before_another_is_judged() -> None:
+    cache = GraphCache(request(traced(plus, torch.ones(2))), capture_limit=3, when_new="earned")
+    for _ in range(5):
+        cache([torch.ones(2)])
+    before = cache.admission.calls_s
+    assert cache._again > 0
+    cache.would_record(3, [torch.ones(3)])
+    assert cache._again == 0
+    assert cache.admission.calls_s > before
+
+
 def test_a_signature_that_differs_names_what_differs_and_no_address_of_what_does_not() -> None:
     from npucompose.replay.memory.inputs import _difference
 

@@ -225,6 +225,12 @@ def test_a_recording_with_filled_memory_is_good_for_filled_memory_alone(executor
         torch.use_deterministic_algorithms(False)
 
 
+def test_memory_that_nothing_fills_takes_no_kernel():
+    module = traced(lambda x: (torch.empty(3) + x,), torch.ones(3))
+    recording = CapturedGraph.capture(module, [torch.ones(3)])
+    assert [step.op for step in recording.plan.steps] == [torch.ops.aten.add.out]
+
+
 def test_a_detached_handle_asks_for_the_state_that_dynamo_guards():
     compiled = npucompose.compile(lambda x: x * 2, "mode=reduce-overhead")
     with torch.no_grad():

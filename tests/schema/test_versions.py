@@ -229,6 +229,12 @@ def test_a_leaf_that_is_in_no_table_takes_what_its_class_takes(monkeypatch: pyte
     assert described("x.flag", allowed=(True, False), default=True).choices is None
 
 
+def test_a_leaf_that_a_wheel_widens_takes_the_values_of_both() -> None:
+    leaf = attrs.evolve(LEAVES["debug.graph_dump.type"], choices=("py", "txt"))
+    wider = versions_module._widened(leaf, genuine(leaf.path, allowed=("txt", "pbtxt"), default="txt"))
+    assert (wider.choices, wider.default) == (("py", "txt", "pbtxt"), "txt")
+
+
 def test_a_leaf_of_a_known_name_is_described_as_torchairs_and_acts_in_its_own_package(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

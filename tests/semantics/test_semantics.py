@@ -36,7 +36,7 @@ def check(row: Row, way: Way) -> None:
         assert SENTENCES[row.id] in found.words
     elif way.fuses and row.id in INDUCTORS_OWN:
         assert found.kind == "as inductor", f"{found.kind}: {found.words}"
-    elif row.id in TRACINGS_OWN and (not way.fuses or TRACINGS_OWN[row.id][2]):
+    elif row.id in TRACINGS_OWN and (not way.fuses or TRACINGS_OWN[row.id]):
         assert found.kind == "as traced", f"{found.kind}: {found.words}"
     else:
         assert found.kind == "right", f"{found.kind}: {found.words}"

@@ -19,7 +19,7 @@ from npucompose.sinking.conversions import ADAPTED, NUMBERS, OF_FIXED_SIZE, OTHE
 from npucompose.sinking.facts import Op
 from npucompose.sinking.verdicts import _doubted
 from npucompose.vendor import wheel_operators
-from npucompose.vendor.converter_conditions import GIVEN
+from npucompose.vendor.converter_conditions import GIVEN, by_place
 from npucompose.vendor.wheel_operators import WheelLists, listing, name_of, operators, versions
 from tests.passes.adapted_samples import rules_of
 from tests.sinking.made import QUESTION, SMALL, SOME, TABLE, graph, op, own
@@ -67,6 +67,11 @@ def test_a_result_without_elements_is_a_constant_whoever_makes_it() -> None:
     """TorchAir's fx2ge_converter.py, is_zero_element_tensor."""
     facts = diagnose(QUESTION, [graph(op("mm"), evolve(op("nonzero"), empty=True))], (), TABLE)
     assert (facts.ge_graph, facts.ge_build) == ("static", "static")
+
+
+def test_arguments_go_to_a_converter_by_their_places_though_it_has_the_names_in_another_order() -> None:
+    given = {"self": "[1]", "dim": "2"}
+    assert by_place("lambda dim, self: dim", given, ("self", "dim")) == {"dim": "[1]", "self": "2"}
 
 
 def test_a_higher_order_operator_fails() -> None:

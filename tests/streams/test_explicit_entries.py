@@ -226,6 +226,12 @@ def test_the_lines_that_there_are_are_told_by_file_and_line() -> None:
     )
 
 
+def test_every_module_around_a_node_is_offered() -> None:
+    inside = stacked(None, "L['self']", "L['self'].layers", "L['self'].layers.up")
+    why = matching.why_none(Match(module="zzzzzz"), [inside], [])
+    assert why == "no module fits 'zzzzzz'. There are: layers, layers.up."
+
+
 def test_of_many_names_eight_are_told() -> None:
     told = matching._near("qqqq", [f"name{k}" for k in range(9)])
     assert told == "There are: name0, name1, name2, name3, name4, name5, name6, name7, …."

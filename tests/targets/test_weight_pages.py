@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -70,6 +71,13 @@ def test_any_part_is_what_lies_there(mapped: Map, values: torch.Tensor, begin: i
     weight[PIECE // 4 : PIECE // 4 + 10] = 0
     values[PIECE // 4 : PIECE // 4 + 10] = 0
     assert bytes_at(weight, begin, end) == values.numpy().tobytes()[begin:end]
+
+
+@linux
+def test_files_that_were_read_are_closed(mapped: Map, values: torch.Tensor) -> None:
+    weight, opened = mapped(), len(os.listdir("/proc/self/fd"))
+    assert bytes_at(weight) == values.numpy().tobytes()
+    assert len(os.listdir("/proc/self/fd")) == opened
 
 
 @linux

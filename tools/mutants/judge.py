@@ -19,14 +19,16 @@ UNSTEADY_AT_MOST = 5
 def judged(bench: Bench, covering: Map, mutation: Mutation, within_s: float | None = None) -> dict[str, Any]:
     """{"verdict": "caught", "by": the test that noticed, …}; or "survived", "timed out", "not compiled", "unsteady".
 
-    "undecided" where no wave of tests has noticed for `within_s` seconds, and there are more.
+    "undecided" where no wave of tests has noticed for `within_s` seconds and there are more, or where test files were
+    never traced, which might.
     """
     with bench.with_mutant(mutation):
         if not mutation.path.endswith(".py"):
             built = bench.command("-c", BUILD)
             if built.returncode:
                 return {"verdict": "not compiled", "seconds": 0.0}
-        return _by_waves(bench, covering.chosen(mutation), within_s)
+        found = _by_waves(bench, covering.chosen(mutation), within_s)
+    return {**found, "verdict": "undecided"} if found["verdict"] == "survived" and covering.stale() else found
 
 
 def _by_waves(bench: Bench, chosen: Sequence[Chosen], within_s: float | None) -> dict[str, Any]:

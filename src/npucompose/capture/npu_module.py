@@ -181,5 +181,5 @@ def _own(api: Api) -> dict[str, Any]:
         ),
         "config": SimpleNamespace(allow_internal_format=False),
         "matmul": SimpleNamespace(allow_hf32=False),
-        "conv": SimpleNamespace(allow_hf32=False),
+        "conv": SimpleNamespace(allow_hf32=True),  # torch_npu/npu/npu_config.py: on until ALLOW_CONV_HF32 disables it
     }

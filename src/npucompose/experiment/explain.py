@@ -27,6 +27,7 @@ from npucompose.errors import CompileError, ConfigError, NpuComposeError, Reject
 from npucompose.experiment.job import LOG, set_up_worker, settings_of, worker_task
 from npucompose.experiment.stages import STAGES
 from npucompose.experiment.tracking import TRACKERS
+from npucompose.graphs.inherited import inherited_errors
 from npucompose.models import MODELS
 from npucompose.passes import PASSES
 from npucompose.registry import OURS, Registry
@@ -269,10 +270,20 @@ def explained(session: Session) -> Explanation:
         printed=tuple(printed),
         notes=(
             *(found.words(graph) for graph, found in session.overwrites.items()),
+            *_inherited(session),
             *_without_values(formed),
             *installed_parts(session.checked),
         ),
     )
+
+
+def _inherited(session: Session) -> Iterator[str]:
+    """What torch itself computes otherwise than eager in this mode, as far as the graphs show it."""
+    mode = session.experiment.mode.name
+    fuses, rows = session.checked.target.support(mode).fuses, inherited_errors().rows
+    for one in session.materialised.backend.compilations:
+        here = (found for found in one.inherited if rows[found.row].holds(fuses=fuses))
+        yield from (found.words(one.id, mode, fuses=fuses) for found in here)
 
 
 def _without_values(formed: Collection[str]) -> Iterator[str]:

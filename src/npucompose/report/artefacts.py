@@ -15,6 +15,8 @@ from npucompose.results.artefacts import CapturedGraph, CaptureError
 NO_CODE = "no code"
 SHOWN = 20
 """Errors, streams and kernels on the page; `--json` has all."""
+MOST_RULES = 3
+"""Rules that are shown whole for one error; of more the first is, and the others by name."""
 Row = tuple[Text, Text, Text]
 
 
@@ -62,25 +64,42 @@ def _code(error: CaptureError) -> str:
 
 
 def _error(error: CaptureError) -> Text:
-    known = error.rule or (f"one of {', '.join(error.among)}" if error.among else "no rule of a capture")
-    words = Text(f"{known} · {error.standing}")
+    many = len(error.among) > MOST_RULES
+    words = Text(f"{_rules(error, many)} · {error.standing}")
     if error.times > 1:
         words.append(f" · {error.times} lines of the log")
     if error.said:
         words.append(f"\n{error.said}", style="dim")
     if error.means:
         words.append(f"\n{error.means}", style="dim")
-    words.append("".join(f"\nforbidden: {what}" for what in error.forbids))
+    shown = 1 if many else len(error.among)
+    words.append("".join(f"\nforbidden: {what}" for what in error.forbids[:shown]))
     if error.remark:
         words.append(f"\n{error.remark}", style="yellow")
     if error.after is not None:
         words.append(f"\nthe process had {error.after} before: this may be its consequence", style="yellow")
     if error.source is not None:
         words.append(f"\n{error.source}")
-    words.append("".join(f"\n-> {fix}" for fix in error.fixes), style="bold")
-    if error.threads:
+    words.append("".join(f"\n-> {fix}" for fix in (error.fixes[:1] if many else error.fixes)), style="bold")
+    if many:
+        words.append(_others(error))
+    elif error.threads:
         words.append(f"\nsee {'; '.join(error.threads)}", style="dim")
     return words
+
+
+def _rules(error: CaptureError, many: bool) -> str:
+    if error.rule or not error.among:
+        return error.rule or "no rule of a capture"
+    return f"one of {len(error.among)} rules, {error.among[0]} first" if many else f"one of {', '.join(error.among)}"
+
+
+def _others(error: CaptureError) -> str:
+    """The other rules by name, those that the call fits apart."""
+    fitting, others = error.fitting[1:], error.among[max(1, len(error.fitting)) :]
+    lines = [f"\nthe call may be of {', '.join(fitting)} as well"] if fitting else []
+    lines += [f"\n{'less likely' if error.fitting else 'or'}: {', '.join(others)}"] if others else []
+    return f"{''.join(lines)}\ndocs/capture.md explains each; --json has their fixes and sources"
 
 
 def _graph(graph: CapturedGraph) -> Iterator[Row]:

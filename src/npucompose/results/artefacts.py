@@ -33,6 +33,8 @@ class CaptureError:
     """A row of capture/rules.yaml."""
     among: tuple[str, ...]
     """The rules that remain; one where `rule` is known, none where the code is no capture's."""
+    fitting: tuple[str, ...] = ()
+    """The first of them: the call that failed is theirs."""
     forbids: tuple[str, ...]
     """What each of them forbids, one clause."""
     fixes: tuple[str, ...]

@@ -17,6 +17,7 @@ from npucompose.capture.counts import CaptureWay
 from npucompose.errors import CompileError, NpuComposeError
 from npucompose.graphs import Snapshot
 from npucompose.graphs.describe import places
+from npucompose.graphs.inherited import IN_DYNAMO, Inherited, seen_in
 from npucompose.graphs.recordable import refused_by_torchair
 from npucompose.machine import full_collections_put_off
 from npucompose.passes.base import Constant, Constants
@@ -134,6 +135,7 @@ class Backend:
         self._begun = -1
         """The number of the graph that was begun last."""
         self._sources: tuple[str | None, ...] = ()
+        self._in_dynamo: tuple[Inherited, ...] = ()
         self._given: Sequence[Any] = ()
         """What Dynamo called the graph under compilation with: real tensors, one for each of `_sources`."""
 
@@ -195,6 +197,7 @@ class Backend:
         self._since = perf_counter()
         self.entered_at.append(self._since)
         self._sources, self._given = tuple(sources_of(graph_module)), example_inputs
+        self._in_dynamo = tuple(seen_in(graph_module.graph, IN_DYNAMO))
         if not self.target.support(self.mode).compiles:
             return graph_module.forward
         from npucompose.targets.whole_graphs import count_by_thread
@@ -309,6 +312,7 @@ class Backend:
             account_s=perf_counter() - begun,
             way=self._way,
             sources=self._sources,
+            in_dynamo=self._in_dynamo,
         )
 
     @cached_property

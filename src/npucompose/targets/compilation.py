@@ -11,6 +11,7 @@ from attrs import define, field
 from npucompose.capture.counts import CaptureCounts, CaptureWay, counts_of
 from npucompose.graphs import Snapshot
 from npucompose.graphs.effects import orders_streams
+from npucompose.graphs.inherited import PATTERNS, Inherited, seen_in
 from npucompose.replay.interface import Partitioned
 from npucompose.results.graphs import Outside, Partition, PassRecord
 from npucompose.results.sinking import Failure
@@ -52,6 +53,8 @@ class Compilation:
     """How an NPU's compiler would capture it."""
     sources: tuple[str | None, ...] = ()
     """Torch's names of what Dynamo's graph is called with: `L['x']`."""
+    in_dynamo: tuple[Inherited, ...] = ()
+    """Torch's own errors that Dynamo's graph shows."""
     lowered: Lowered | None = None
     planned: Partition | None = None
     """How it would be cut, where it is read and not lowered."""
@@ -91,6 +94,11 @@ class Compilation:
     def counts(self) -> CaptureCounts:
         """What one capture of the graph takes of an NPU, foretold."""
         return counts_of(self.graph_module.graph, self.way)
+
+    @cached_property
+    def inherited(self) -> tuple[Inherited, ...]:
+        """What torch itself computes otherwise than eager, in one mode or another."""
+        return (*self.in_dynamo, *seen_in(self.graph_module.graph, PATTERNS))
 
     @property
     def partition(self) -> Partition | None:

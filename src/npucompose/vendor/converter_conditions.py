@@ -309,7 +309,8 @@ def _of_all(values: list[Any], *, end: bool) -> bool:
 def compared(sign: ast.cmpop, one: Any, other: Any) -> bool:
     """What a comparison gives: of tensors and of what is not known all of, only what is certain."""
     if isinstance(sign, ast.In | ast.NotIn):
-        return _among(one, list(other)) == isinstance(sign, ast.In)
+        found = one in other if isinstance(other, str) else _among(one, list(other))
+        return found == isinstance(sign, ast.In)
     if isinstance(sign, ast.Is | ast.IsNot | ast.Eq | ast.NotEq):
         return _equal(one, other) == isinstance(sign, ast.Is | ast.Eq)
     return _ORDER[type(sign)](one, other)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any
 
@@ -117,6 +119,26 @@ def test_a_machine_is_measured_once_and_the_next_process_reads_it(
     assert len(measured) == 1
     assert capfd.readouterr().err == ""
     assert tables.kept() == [TABLE]
+
+
+def test_threads_that_ask_at_once_measure_once(measured: list[CostTable], monkeypatch: pytest.MonkeyPatch) -> None:
+    begun, go = threading.Event(), threading.Event()
+
+    def measure() -> CostTable:
+        measured.append(TABLE)
+        begun.set()
+        assert go.wait(20)
+        return TABLE
+
+    monkeypatch.setattr(calibration, "measure", measure)
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(calibration.cost_table)
+        assert begun.wait(20)
+        second = pool.submit(calibration.cost_table)
+        wait([second], timeout=0.2)
+        go.set()
+        assert first.result() is second.result() is TABLE
+    assert len(measured) == 1
 
 
 def test_each_number_of_threads_has_a_table_of_its_own(

@@ -125,6 +125,16 @@ def test_a_verdict(bench: Bench, covering: Map, old: str, new: str, verdict: str
     assert (bench.tree / "src/npucompose/a.py").stat().st_mtime_ns == before
 
 
+def test_what_a_test_that_was_never_traced_may_notice_is_open(
+    bench: Bench, covering: Map, monkeypatch: pytest.MonkeyPatch
+):
+    unnoticed = mutant("x = x - 1", "x = x - 2")
+    assert judged(bench, covering, unnoticed)["verdict"] == "survived"
+    monkeypatch.setattr(Map, "stale", lambda _: ["tests/test_b.py"])
+    assert judged(bench, covering, unnoticed)["verdict"] == "undecided"
+    assert judged(bench, covering, mutant("x == 5", "x == 4"))["verdict"] == "caught"
+
+
 @pytest.mark.slow
 def test_a_test_that_takes_far_too_long_is_ended(bench: Bench, covering: Map, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("tools.mutants.bench.SLACK_S", 0.5)

@@ -153,9 +153,9 @@ class Front {
   // The outputs, or None, with nothing done: these are not the recording's inputs, or this thread may not replay.
   py::object replay(const py::tuple& given, Earlier earlier) {
     const Given inputs = items_of(given);
-    if (is_other_state(inputs)) return py::none();
+    if (is_other_state()) return py::none();
     const Turns::Turn turn(*turns_);
-    if ((again_ || !is_known(inputs)) && !is_admitted(given)) return py::none();
+    if ((again_ || !is_known(inputs)) && (have_tangents(inputs) || !is_admitted(given))) return py::none();
     leave_held(inputs, earlier);
     if (const py::object left = run(inputs, earlier)) return left;
     if (again_) give_back_(given);
@@ -166,7 +166,7 @@ class Front {
   // The same where nobody has to be asked: all outputs in a tuple or a list, or the one that `only` names. None, with
   // nothing done, also where only `admit` could tell.
   py::object replay_unasked(Given inputs, Row result, size_t only, Earlier earlier) {
-    if (is_other_state(inputs)) return py::none();
+    if (is_other_state()) return py::none();
     const Turns::Turn turn(*turns_);
     if (again_ || !is_known(inputs)) return py::none();
     leave_held(inputs, earlier);
@@ -271,6 +271,7 @@ class Front {
   // Whether the call is right as it is, or after moving inputs that may lie anywhere. False: nothing was done.
   bool is_known(Given given) {
     if (given.size() != inputs_.size()) return false;
+    bool may_have_tangents = false;
     moved_.clear();
     if (cold_) fetch_ahead(given);
     for (size_t i = 0; i < inputs_.size(); ++i) {
@@ -284,6 +285,7 @@ class Front {
       const at::Tensor& tensor = THPVariable_Unpack(object);
       const at::TensorImpl& impl = *tensor.unsafeGetTensorImpl();
       if (!input.has_form(impl)) return false;
+      may_have_tangents |= impl.autograd_meta() != nullptr;
       input.last_tensor = &impl, input.last_storage = impl.unsafe_storage().unsafeGetStorageImpl();
       if (!input.nbytes) continue;
       if (!input.is_there(impl) || !impl.unsafe_storage().data()) return false;
@@ -293,6 +295,7 @@ class Front {
       if (input.fixed) return false;
       moved_.emplace_back(i, address);
     }
+    if (may_have_tangents && have_tangents(given)) return false;
     return moved_.empty() || may_move();
   }
 
@@ -348,10 +351,8 @@ class Front {
     return true;
   }
 
-  // What no key of a tensor shows: replay/gate.py has the table of it.
-  bool is_other_state(Given inputs) const {
-    return has_onlookers() || have_tangents(inputs) || (fills_ && *fills_ != fills_empty_memory());
-  }
+  // What neither an input nor its keys show: replay/state.py has the table of it.
+  bool is_other_state() const { return has_onlookers() || (fills_ && *fills_ != fills_empty_memory()); }
 
   // Null, or the outputs of a call that left the recording: Note [Results as they were recorded].
   py::object run(Given given, Earlier earlier) {

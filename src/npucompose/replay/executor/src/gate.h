@@ -38,7 +38,8 @@ inline bool has_onlookers() {
 }
 
 // Whether one of `objects` carries a tangent of forward-mode AD, which no key shows and a replay would drop. Levels are
-// the process's own, and mostly there is none: then no tensor is looked at.
+// the process's own, and mostly there is none: then no tensor is looked at. Asking takes a lock, so who has the tensors
+// at hand asks only where one has metadata of autograd, without which there is no tangent.
 inline bool have_tangents(c10::ArrayRef<PyObject*> objects) {
   if (!torch::autograd::ForwardADLevel::try_get_by_idx(0)) return false;
   for (PyObject* object : objects)
