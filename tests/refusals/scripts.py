@@ -105,7 +105,7 @@ CASES = (
     Case(CHOICES, "has that number", file("a.py", CONFIG, compilation=9), "no compilation of the script", "IndexError"),
     Case(IMPORTED, "is not Python", script("def ("), "the script:1 is not Python", "SyntaxError"),
     Case(IMPORTED, "lie too deep", script(DEEP), "its calls or expressions lie too deep", "RecursionError"),
-    Case(IMPORTED, "call one another", few_steps, "or its values depend on one another, too often", "TooLong"),
+    Case(IMPORTED, "reading it would not end", few_steps, "or its values depend on one another, too often", "TooLong"),
     Case(IMPORTED, "nothing found", script("x = 1\n"), "nothing found. Looked for", "IndexError"),
     Case(
         IMPORTED,
