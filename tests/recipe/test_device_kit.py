@@ -23,7 +23,7 @@ from targets.npu_offline.needs import offline
 from npucompose import api
 from npucompose.cli import main
 from npucompose.experiment.device_kit import _number, _written, about
-from npucompose.recipe.kit_files import observe
+from npucompose.experiment.kit_files import observe
 from npucompose.targets import TARGETS
 
 SIMULATED = Path(__file__).parent / "simulated"
