@@ -28,6 +28,7 @@ import time
 import unittest
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +54,8 @@ SUITES = {
 }
 """{name: (module, the tests of it)}."""
 LIMIT_S = {"reduce-overhead": 180.0, "max-autotune": 600.0}
+STARTS_S = 1200.0
+"""Of the first process, which may build the native replayer."""
 MEMORY = 10 << 30
 OURS = "ours"
 BAD = ("wrong", "refused", "crashed", "hung")
@@ -130,6 +133,7 @@ def work(folder: Path, suite: str, mode: str, notes: Path) -> None:
     import torch._dynamo.eval_frame as eval_frame
     import torch._functorch.aot_autograd as aot
 
+    from npucompose.replay.executor import build
     from tools.judged_graphs import Judge
 
     resource.setrlimit(resource.RLIMIT_DATA, (MEMORY, MEMORY))
@@ -166,6 +170,8 @@ def work(folder: Path, suite: str, mode: str, notes: Path) -> None:
     eval_frame.get_compiler_fn = get_compiler_fn
     aot.aot_function = judged_aot_function
     tests = loaded(folder, SUITES[suite][0])
+    with suppress(build.Unavailable):  # the portable replayer is judged then; no test waits for a compiler
+        build.load()
     for module in list(sys.modules.values()):
         if getattr(module, "aot_function", None) is aot_function:
             module.aot_function = judged_aot_function  # type: ignore[attr-defined]
@@ -286,7 +292,7 @@ def judge_suite(folder: Path, suite: str, mode: str, state: State, pattern: str)
         while left is None or left:
             if worker is None or worker.process.poll() is not None:
                 worker = Worker(folder, suite, mode, notes)
-                begun = worker.wait(600)
+                begun = worker.wait(STARTS_S)
                 if isinstance(begun, str):
                     raise SystemExit(f"{suite}: its tests cannot be loaded ({begun}): python -c 'import expecttest'?")
                 if left is None:
