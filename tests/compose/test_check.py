@@ -28,15 +28,15 @@ def test_a_choice_is_a_name_and_its_options() -> None:
         "model": {"name": "add"},
         "passes": {"a": None, 3: {"pass": "cse", "x": 1}},
     }
-    assert checking._shaped(tree, told) == {
+    assert checking.shaped(tree, told) == {
         "target": Choice(name="cpu", options={"soc": 1}), "model": Choice(name="add"),
         "passes": {"a": Choice(name="a"), "3": Choice(name="cse", options={"x": 1})},
     }  # fmt: skip
     assert told == []
     assert tree["target"] == {"name": "cpu", "soc": 1}, "the tree is shared and stays what it was"
-    assert checking._shaped({"target": 3, "passes": 1}, told) == {"target": 3, "passes": 1}
-    assert checking._shaped({}, told) == {"passes": {}}
-    assert checking._shaped({"target": {"soc": 1}, "passes": {"a": 3}}, told) == {"passes": {"a": Choice(name="a")}}
+    assert checking.shaped({"target": 3, "passes": 1}, told) == {"target": 3, "passes": 1}
+    assert checking.shaped({}, told) == {"passes": {}}
+    assert checking.shaped({"target": {"soc": 1}, "passes": {"a": 3}}, told) == {"passes": {"a": Choice(name="a")}}
     assert told == [
         "'name' is missing @ target: it says which target this is.",
         "this must be a mapping of the pass's options: 3 @ passes.a",
@@ -45,7 +45,7 @@ def test_a_choice_is_a_name_and_its_options() -> None:
 
 def test_a_list_of_passes_in_a_file_says_how_it_is_written_there() -> None:
     told: list[str] = []
-    assert checking._shaped({"passes": ["cse", "dead_code"]}, told) == {"passes": {}}
+    assert checking.shaped({"passes": ["cse", "dead_code"]}, told) == {"passes": {}}
     (problem,) = told
     assert "- override /passes: [cse, dead_code]" in problem
     assert "passes: {cse: {}, dead_code: {}}" in problem
