@@ -395,8 +395,18 @@ def _kept(leaf: Any) -> Any:
             return copy.deepcopy(leaf.detach())
         except Exception:  # noqa: BLE001 - of a tensor of any kind
             return str(type(leaf))
+    if _is_gone(leaf):
+        return f"a tensor whose memory is gone: {leaf.untyped_storage().nbytes()} bytes are left"
     made = torch.empty_strided(leaf.shape, leaf.stride(), dtype=leaf.dtype) if _dense(leaf) else leaf.clone()
     return made.copy_(leaf.detach()) if _dense(leaf) else made
+
+
+def _is_gone(leaf: torch.Tensor) -> bool:
+    """Whether its elements reach beyond its storage: a graph may have given that memory back."""
+    if not leaf.numel():
+        return False
+    last = sum((size - 1) * stride for size, stride in zip(leaf.shape, leaf.stride(), strict=True))
+    return (leaf.storage_offset() + last + 1) * leaf.element_size() > leaf.untyped_storage().nbytes()
 
 
 def _dense(leaf: torch.Tensor) -> bool:
@@ -427,6 +437,8 @@ def far(a: Any, b: Any, *, exact: bool) -> str:
         return f"{a.dtype}{list(a.shape)} where torch has {b.dtype}{list(b.shape)}"
     if type(a) not in (torch.Tensor, torch.nn.Parameter) or not _plain(a):
         return ""
+    if _is_gone(a) or _is_gone(b):
+        return "a tensor whose memory is gone"
     if exact and layout_of(a).stride != layout_of(b).stride:
         return f"strides {a.stride()} where torch has {b.stride()}"
     a, b = a.detach().resolve_conj().resolve_neg(), b.detach().resolve_conj().resolve_neg()
