@@ -48,15 +48,15 @@ def packages(text: str) -> tuple[Package, ...]:
     return tuple(Package(name=name, **given) for name, given in yaml.safe_load(text).items())
 
 
-def statements_of(text: str) -> int:
-    """All statements of a Python file, those inside of others too."""
-    return sum(isinstance(node, ast.stmt) for node in ast.walk(ast.parse(text)))
+def statements_of(tree: ast.Module) -> int:
+    """All statements of a file, those inside of others too."""
+    return sum(isinstance(node, ast.stmt) for node in ast.walk(tree))
 
 
-def names_of(text: str) -> int:
-    """What the top level of a Python file defines without an underscore."""
+def names_of(tree: ast.Module) -> int:
+    """What the top level of a file defines without an underscore."""
     found: set[str] = set()
-    for node in ast.parse(text).body:
+    for node in tree.body:
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
             found.add(node.name)
         elif isinstance(node, (ast.Assign, ast.AnnAssign)):
@@ -100,7 +100,8 @@ def _counted(path: str, text: str, *, is_test: bool) -> dict[str, int]:
         return {"test_lines": lines}
     if path.endswith(NATIVE):
         return {"native_lines": lines}
-    return {"files": 1, "statements": statements_of(text), "names": names_of(text)}
+    tree = ast.parse(text)
+    return {"files": 1, "statements": statements_of(tree), "names": names_of(tree)}
 
 
 def beyond(found: Sequence[Package], figures: Mapping[str, Mapping[str, int]]) -> list[str]:

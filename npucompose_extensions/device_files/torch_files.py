@@ -72,9 +72,8 @@ def read(file: BinaryIO, size: int, most_bytes: int) -> torch.Tensor:
     try:
         with zipfile.ZipFile(file) as archive:
             parts = archive.infolist()
-            if any(part.compress_type != zipfile.ZIP_STORED or part.flag_bits & 1 for part in parts):
-                raise Refused("holds packed or overlong parts, as torch.save writes none: it is not read")
-            if any(part.file_size != part.compress_size or part.file_size > size for part in parts):
+            packed = any(part.compress_type != zipfile.ZIP_STORED or part.flag_bits & 1 for part in parts)
+            if packed or any(part.file_size != part.compress_size or part.file_size > size for part in parts):
                 raise Refused("holds packed or overlong parts, as torch.save writes none: it is not read")
             names = [part.filename for part in parts if re.fullmatch(r"[^/]{1,255}/data\.pkl", part.filename)]
             if len(names) != 1:

@@ -85,11 +85,11 @@ class Inherited:
 
 def seen_in(graph: fx.Graph, patterns: Mapping[str, Pattern]) -> Iterator[Inherited]:
     """The rows that a graph shows, each once, at the first of its nodes."""
-    for name, error in inherited_errors().rows.items():
-        found = patterns.get(error.pattern or "")
-        node = next(found(graph), None) if found is not None else None
-        if node is not None:
-            yield Inherited(name, traced_line(node.meta.get("stack_trace") or ""))
+    nodes = {name: node for name, found in patterns.items() if (node := next(found(graph), None)) is not None}
+    rows = inherited_errors().rows if nodes else {}  # every graph that is compiled comes here: few show anything
+    for name, error in rows.items():
+        if error.pattern in nodes:
+            yield Inherited(name, traced_line(nodes[error.pattern].meta.get("stack_trace") or ""))
 
 
 Pattern = Callable[[fx.Graph], Iterator[fx.Node]]

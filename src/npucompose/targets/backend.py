@@ -107,6 +107,7 @@ class Backend:
         self.restored: list[Restored] = []
         """The graphs of which only recordings were loaded."""
         self.genuine: VendorCompiler | None = None
+        """The vendor's own objects, where the target has a compiler of its own."""
         self.reads_only = False
         """Take the graphs through the passes and no further: somebody wants to look at them."""
         self.foretelling: Foretelling | None = None
@@ -117,7 +118,6 @@ class Backend:
         """Calls are made for the sake of their recordings: nobody asks whether one is worth it."""
         self.loaded_before = 0
         """Graphs that the vendor's compiler had seen in this process when this backend was made."""
-        """The vendor's own objects, where the target has a compiler of its own."""
         self.calls_beyond = 0
         """Calls that ran eagerly because torch makes no more versions (targets/compiled_calls.py)."""
         self.entered_at: list[float] = []
@@ -136,6 +136,7 @@ class Backend:
         """The number of the graph that was begun last."""
         self._sources: tuple[str | None, ...] = ()
         self._in_dynamo: tuple[Inherited, ...] = ()
+        """What the graph of Dynamo's shows of torch's own errors."""
         self._given: Sequence[Any] = ()
         """What Dynamo called the graph under compilation with: real tensors, one for each of `_sources`."""
 

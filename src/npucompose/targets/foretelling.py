@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from npucompose.replay.memory.forecast import PlannedRecording
     from npucompose.targets.compilation import Compilation
 
-Planned = Callable[["fx.GraphModule", "Sequence[Any]"], "PlannedRecording | None"]
+Planned = Callable[[fx.GraphModule, Sequence[Any]], "PlannedRecording | None"]
 """`Target.planned` in one mode."""
 
 

@@ -19,9 +19,9 @@ from torch._inductor.utils import BoxedBool
 
 from npucompose.graphs import Snapshot
 from npucompose.replay.front.contest import FUSED, UNFUSED
-from npucompose.replay.interface import RunAsEager
 from npucompose.results.winners import Winner
 from npucompose.targets import inductor_cache
+from npucompose.targets.aot import eager_at_hand
 from npucompose.targets.compilation import Compilation
 from npucompose.targets.inductor_kernels import made_our_way
 from npucompose.targets.kept_code import KeptCode
@@ -104,16 +104,13 @@ def restored(
     )  # fmt: skip
 
     def call(*inputs: Any) -> Any:
-        try:
-            outputs = called(list(inputs))
-        except RunAsEager:
-            return graph_module.forward(*inputs)
+        outputs = called(list(inputs))
         written = [inputs[at] for at in kept.changed if not inputs[at].is_inference()]
         if written:
             torch.autograd.graph.increment_version(written)
         return outputs
 
-    return call
+    return eager_at_hand(call, graph_module)
 
 
 def _state() -> str:

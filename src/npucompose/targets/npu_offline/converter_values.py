@@ -155,6 +155,11 @@ def of_a_tensor(value: ast.expr, attribute: str, made: Mapping[str, ast.expr]) -
             return made.get(attribute, OPEN_PART)
         return closed(ast.Attribute(one, attribute), "value")
 
+    return _told(value, of)
+
+
+def _told(value: ast.expr, of: Callable[[ast.expr], ast.expr]) -> ast.expr:
+    """What `of` says of the value; of each of its outcomes where one is a tensor that was made."""
     return leaves(value, of) if any(part is MADE for part in ast.walk(value)) else of(value)
 
 
@@ -169,7 +174,7 @@ def is_of(value: ast.expr, types: ast.expr) -> ast.expr:
             return ast.Constant(value=False)
         return closed(ast.Call(ast.Name("isinstance"), [one, types], []), "args")
 
-    return leaves(value, of) if any(part is MADE for part in ast.walk(value)) else of(value)
+    return _told(value, of)
 
 
 def _is_of_ge(node: ast.expr) -> bool:
