@@ -108,7 +108,7 @@ def plans_at_first_sight(monkeypatch: pytest.MonkeyPatch) -> None:
 def times_that_nobody_measures() -> Iterator[None]:
     """Plans of tests do not depend on how long kernels take here; who needs a table of times brings one."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("npucompose.targets.cpu._cost_table", lambda: None)
+        patch.setattr("npucompose.targets.cpu_recorder._cost_table", lambda: None)
         yield
 
 

@@ -16,9 +16,9 @@ from torch._dynamo.backends.common import aot_autograd
 from torch._guards import TracingContext
 from torch.fx.experimental.proxy_tensor import make_fx
 
+from npucompose.bits import same_bytes
+from npucompose.recorder import LowerRequest
 from npucompose.replay.front.graph_cache import GraphCache
-from npucompose.replay.interface import LowerRequest
-from npucompose.replay.operands import same_bytes
 from npucompose.vendor.compiler import CompilerOptions
 
 

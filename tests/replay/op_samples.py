@@ -20,10 +20,10 @@ import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
+from npucompose.bits import same_bytes
 from npucompose.errors import NpuComposeError
 from npucompose.replay.captured_graph import CapturedGraph
 from npucompose.replay.executor.trial import ExecutorName
-from npucompose.replay.operands import same_bytes
 
 if importlib.util.find_spec("expecttest") is None:
     # The samples sit beside torch's test base class, which inherits from this package; nothing else of it is used.

@@ -13,11 +13,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from npucompose.bits import same_bytes
+from npucompose.placement import ALIGNMENT, MemoryBlock, aligned, place
 from npucompose.replay.captured_graph import CapturedGraph
 from npucompose.replay.front.graph_cache import GraphCache
 from npucompose.replay.memory.arena import ROOMY, Arena, Slab
-from npucompose.replay.operands import same_bytes
-from npucompose.streams.pool import ALIGNMENT, MemoryBlock, aligned, place
 from tests.replay.capturing import in_threads, request, traced
 from tests.replay.random_programs import programs
 from tests.searches import examples

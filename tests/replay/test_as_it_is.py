@@ -12,13 +12,13 @@ import torch
 from torch import fx, nn
 
 from npucompose.errors import CaptureError
+from npucompose.placement import MemoryBlock, aligned, place
 from npucompose.replay.capture.kernels import Undo
 from npucompose.replay.capture.recorder import go_on
 from npucompose.replay.gate import Refused, refused
 from npucompose.replay.interface import SeenCall, is_watched, note, watchers, watching
 from npucompose.replay.memory import arena
 from npucompose.replay.memory.arena import Arena, Turns
-from npucompose.streams.pool import MemoryBlock, aligned, place
 from tests.replay.capturing import built, same
 
 aten = torch.ops.aten

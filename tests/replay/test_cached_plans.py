@@ -10,12 +10,12 @@ import pytest
 import torch
 from torch import nn
 
+from npucompose.bits import same_bytes
 from npucompose.replay import captured_graph
 from npucompose.replay.capture import recorder
 from npucompose.replay.captured_graph import CachedPlan, CapturedGraph, PlanCache
 from npucompose.replay.front.graph_cache import GraphCache
 from npucompose.replay.memory.arena import ROOMY
-from npucompose.replay.operands import same_bytes
 from tests.replay.capturing import CapturingBackend, request, same, traced
 
 WEIGHT, TABLE = torch.randn(8, 8), torch.randn(8)

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 import torch
 
+from npucompose.bits import same_bytes
 from npucompose.errors import CaptureError, SignatureError
 from npucompose.replay.captured_graph import CapturedGraph
-from npucompose.replay.operands import same_bytes
 from tests.replay.capturing import built, in_threads, same, traced
 
 aten = torch.ops.aten

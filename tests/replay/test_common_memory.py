@@ -17,11 +17,12 @@ from torch._dynamo.backends.common import aot_autograd
 from torch._functorch._aot_autograd.utils import make_boxed_func
 
 import npucompose
+from npucompose.bits import same_bytes
 from npucompose.replay.captured_graph import CapturedGraph
 from npucompose.replay.front.graph_cache import GraphCache
 from npucompose.replay.memory import results
 from npucompose.replay.memory.arena import Arena
-from npucompose.replay.operands import over, same_bytes
+from npucompose.replay.operands import over
 from npucompose.replay.plan import Workers
 from npucompose.targets.cpu import CpuTarget
 from tests.replay.capturing import in_threads, one_thread, request, traced

@@ -12,9 +12,9 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 import npucompose
+from npucompose.bits import same_bytes
 from npucompose.errors import CaptureError
 from npucompose.replay.front.segments import Segmented
-from npucompose.replay.operands import same_bytes
 from npucompose.targets.backend import Backend
 from tests.replay.cut_programs import PROGRAMS, Count, CutProgram, cond, count
 

@@ -10,11 +10,11 @@ import pytest
 import torch
 from torch import nn
 
+from npucompose.bits import same_bytes
 from npucompose.errors import SignatureError
 from npucompose.replay.executor import build
 from npucompose.replay.front.arguments import DetachError
 from npucompose.replay.front.detached import DetachedHandle, detach
-from npucompose.replay.operands import same_bytes
 from tests.replay.capturing import CapturingBackend
 
 needs_native = pytest.mark.skipif(build.state().kind == "impossible", reason="no native replayer here")

@@ -14,10 +14,11 @@ from torch.profiler import ProfilerActivity, profile
 from npucompose.compose.check import check
 from npucompose.compose.session import Session
 from npucompose.compose.tree import compose
+from npucompose.recorder import PlannedRecording
 from npucompose.replay.captured_graph import CapturedGraph
 from npucompose.replay.executor.trial import ExecutorName
 from npucompose.replay.memory.arena import Arena
-from npucompose.replay.memory.forecast import PlannedRecording, held_bytes
+from npucompose.replay.memory.forecast import held_bytes
 from npucompose.targets.foretelling import Foretelling
 
 SIZES = (1, 2, 4, 8, 16, 32, 64, 128)

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 import torch
 
+from npucompose.bits import same_bytes
 from npucompose.ops.generated import GeneratedKernel, known
 from npucompose.replay.captured_graph import CapturedGraph
 from npucompose.replay.front.graph_cache import GraphCache
 from npucompose.replay.memory.arena import Arena
-from npucompose.replay.operands import same_bytes
 from npucompose.replay.plan import Workers
 from tests.replay.capturing import one_thread, openmp_of_torch, request, traced
 from tests.replay.executor.streams_by_hand import planned

@@ -16,12 +16,12 @@ from torch import fx
 
 from npucompose.errors import CaptureError
 from npucompose.ops.generated import GeneratedKernel, known
+from npucompose.recorder import LowerRequest
 from npucompose.replay.capture.generated import Observer
 from npucompose.replay.captured_graph import CapturedGraph
 from npucompose.replay.front.detached import DetachError, detach_call
 from npucompose.replay.front.generated_cache import GeneratedCache
 from npucompose.replay.gate import Refused
-from npucompose.replay.interface import LowerRequest
 from npucompose.schema.experiment import Partial
 from npucompose.vendor.compiler import CompilerOptions
 from tests.replay.capturing import same, traced

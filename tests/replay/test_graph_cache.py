@@ -10,9 +10,9 @@ import pytest
 import torch
 from torch import nn
 
+from npucompose.bits import same_bytes
 from npucompose.errors import CaptureError
 from npucompose.replay.front.graph_cache import GraphCache
-from npucompose.replay.operands import same_bytes
 from tests.replay.capturing import CapturingBackend, in_threads, request, traced
 
 pytestmark = pytest.mark.usefixtures("fresh_dynamo")

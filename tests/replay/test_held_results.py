@@ -12,11 +12,11 @@ import torch
 from torch import nn
 
 import npucompose
+from npucompose.bits import same_bytes
 from npucompose.errors import SignatureError
 from npucompose.replay.captured_graph import CapturedGraph
 from npucompose.replay.executor.trial import ExecutorName
 from npucompose.replay.front.graph_cache import GraphCache
-from npucompose.replay.operands import same_bytes
 from tests.replay.capturing import request, traced
 
 EXECUTORS = pytest.mark.parametrize("executor", ["native", "torchscript", "python"])

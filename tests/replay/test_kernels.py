@@ -8,10 +8,10 @@ import pytest
 import torch
 from torch._ops import OpOverload
 
+from npucompose.bits import same_bytes
 from npucompose.replay.capture import kernels
 from npucompose.replay.capture.kernels import Arg, Out, OutCall, into_buffers
 from npucompose.replay.capture.ledger import number_as_tensor
-from npucompose.replay.operands import same_bytes
 
 aten = torch.ops.aten
 X, Y, ROWS = torch.randn(3, 4), torch.randn(3, 4), torch.tensor([[1, 0], [2, 2]])

@@ -15,13 +15,14 @@ from hypothesis import strategies as st
 from torch import fx
 
 from npucompose import ops
+from npucompose.bits import same_bytes
 from npucompose.graphs.effects import is_getitem
 from npucompose.replay.capture.calls import Calls
 from npucompose.replay.capture.ledger import real
 from npucompose.replay.front.graph_cache import GraphCache
 from npucompose.replay.front.segments import Part, Segmented, parts_of
 from npucompose.replay.gate import refused
-from npucompose.replay.operands import mapped, same_bytes
+from npucompose.replay.operands import mapped
 from tests.replay.capturing import built, request, same, traced
 from tests.replay.random_programs import Program, programs
 from tests.searches import examples

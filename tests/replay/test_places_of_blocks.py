@@ -6,8 +6,8 @@ import random
 
 import pytest
 
-from npucompose.streams import pool
-from npucompose.streams.pool import ALIGNMENT, MemoryBlock, place
+from npucompose import placement as pool
+from npucompose.placement import ALIGNMENT, MemoryBlock, place
 
 
 def blocks(*given: tuple[int, int, int]) -> list[MemoryBlock]:

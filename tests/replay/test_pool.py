@@ -9,15 +9,15 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from npucompose.bits import same_bytes
 from npucompose.errors import CaptureError
+from npucompose.placement import ALIGNMENT, MemoryBlock, place
 from npucompose.replay.capture.recorder import record
 from npucompose.replay.captured_graph import CapturedGraph
 from npucompose.replay.executor.portable import StraightLine
 from npucompose.replay.memory.arena import Memory
 from npucompose.replay.memory.results import outputs_of
-from npucompose.replay.operands import same_bytes
 from npucompose.replay.plan import Plan, PlanSlot
-from npucompose.streams.pool import ALIGNMENT, MemoryBlock, place
 from tests.replay.capturing import traced
 from tests.replay.random_programs import programs
 from tests.searches import examples

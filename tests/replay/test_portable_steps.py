@@ -8,8 +8,9 @@ import pytest
 import torch
 from torch._ops import OpOverload
 
+from npucompose.bits import same_bytes
 from npucompose.replay.executor.portable import StraightLine, TorchScript
-from npucompose.replay.operands import layout_of, same_bytes
+from npucompose.replay.operands import layout_of
 from npucompose.replay.plan import PlanSlot, Register, Root, Step, UnsupportedStep, dying_registers
 
 aten = torch.ops.aten

@@ -8,8 +8,8 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 
+from npucompose.bits import same_bytes
 from npucompose.replay.captured_graph import CapturedGraph
-from npucompose.replay.operands import same_bytes
 from tests.replay.capturing import traced
 from tests.replay.random_programs import Program, programs
 from tests.searches import examples

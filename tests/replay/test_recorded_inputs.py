@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 import torch
 
+from npucompose.bits import same_bytes
 from npucompose.errors import SignatureError
 from npucompose.replay.captured_graph import CapturedGraph
-from npucompose.replay.operands import same_bytes
 from tests.replay.capturing import same, traced
 
 pytestmark = pytest.mark.usefixtures("executor")

@@ -11,10 +11,10 @@ import torch.autograd.forward_ad as fw
 
 import npucompose
 from npucompose.errors import CaptureError, SignatureError
+from npucompose.recorder import RunAsEager
 from npucompose.replay.captured_graph import CapturedGraph
 from npucompose.replay.front.graph_cache import GraphCache
 from npucompose.replay.gate import Refused
-from npucompose.replay.interface import RunAsEager
 from npucompose.replay.memory import arena
 from npucompose.schema.sizes import MemoryBound
 from tests.replay.capturing import request, same, traced

@@ -16,10 +16,11 @@ from torch import fx
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from npucompose.api import checked
+from npucompose.bits import same_bytes
 from npucompose.compose.session import Session
 from npucompose.errors import CaptureError, PlanError
+from npucompose.placement import interference
 from npucompose.replay.captured_graph import CapturedGraph
-from npucompose.replay.operands import same_bytes
 from npucompose.replay.plan import Workers
 from npucompose.schema.sizes import MemoryBound, as_bytes
 from npucompose.schema.streams import Match, PlanEntry, Streams
@@ -28,7 +29,6 @@ from npucompose.streams.assignment import candidates
 from npucompose.streams.bounded import _pool, bounded, budget_of
 from npucompose.streams.events import fewest_events
 from npucompose.streams.memory import Life, _MemoryWalk, footprint, least_memory, placed, serialised
-from npucompose.streams.pool import interference
 from npucompose.streams.problem import Problem, ScheduledPlan, schedule
 from npucompose.vendor.devices import cpu
 from tests.replay.capturing import one_thread

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 import npucompose
-from npucompose.replay.operands import same_bytes
+from npucompose.bits import same_bytes
 
 FUSED = ("mode=max-autotune", "inductor.max_autotune=null", "target.measuring=never")
 

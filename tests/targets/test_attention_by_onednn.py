@@ -15,10 +15,10 @@ from torch import fx, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 import npucompose
+from npucompose.bits import same_bytes
 from npucompose.replay.captured_graph import CapturedGraph
 from npucompose.replay.executor import build
 from npucompose.replay.executor.native import Native
-from npucompose.replay.operands import same_bytes
 from npucompose.targets import onednn
 from npucompose.targets.attention import FLASH, attentions, choose_attention
 from npucompose.targets.winners import Winners

@@ -15,7 +15,7 @@ from torch.utils._pytree import tree_leaves
 from npucompose import ops
 from npucompose.errors import CaptureError
 from npucompose.graphs import describe
-from npucompose.replay.interface import LowerRequest
+from npucompose.recorder import LowerRequest
 from npucompose.results.measured import CallStatistics
 from npucompose.schema.capabilities import Capabilities
 from npucompose.schema.streams import Streams

@@ -18,8 +18,8 @@ from torch._guards import TracingContext, tracing
 from torch._subclasses import FakeTensorMode
 
 import npucompose
+from npucompose.bits import same_bytes
 from npucompose.replay.captured_graph import CapturedGraph
-from npucompose.replay.operands import same_bytes
 from npucompose.results.winners import Winner
 from npucompose.targets import inductor, kept_files, kept_graphs, restored_code, winners
 from npucompose.targets.kept_graphs import KeptGraph

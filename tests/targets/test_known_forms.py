@@ -11,9 +11,9 @@ from torch import Tensor, fx, nn
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import npucompose
+from npucompose.bits import same_bytes
 from npucompose.replay.captured_graph import CapturedGraph
 from npucompose.replay.front.graph_cache import GraphCache
-from npucompose.replay.operands import same_bytes
 from npucompose.targets import known_forms
 from npucompose.targets.known_forms import in_known_forms, sums_in_two, without_tanh
 

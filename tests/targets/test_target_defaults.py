@@ -11,7 +11,7 @@ import torch
 from attrs import frozen
 
 from npucompose.errors import ConfigError
-from npucompose.replay.interface import LowerRequest
+from npucompose.recorder import LowerRequest
 from npucompose.targets import compilers
 from npucompose.targets.base import (
     NO_FOLDERS,

@@ -1,4 +1,4 @@
-"""What goes into a recording and what comes out, whatever device makes it: requests, recordings, watchers, admission.
+"""Recordings whatever device makes them, who watches their calls, and which signature gets one.
 
 Knows neither torch nor a clock.
 
@@ -23,75 +23,12 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from typing import Any, Protocol
 
-from attrs import define, evolve, field, frozen
+from attrs import define, field, frozen
 
-from npucompose.results.graphs import Partition
-from npucompose.schema.experiment import Partial
-from npucompose.schema.options import option
-from npucompose.vendor.compiler import CompilerOptions
-
-if TYPE_CHECKING:
-    from torch import fx
-
-    from npucompose.replay.counted import CountedNumbers
-
-
-ReplayExecutor = Literal["auto", "native", "portable"]
-WhenFull = Literal["eager", "replace"]
-WhenNew = Literal["earned", "at_once"]
-PoolOf = Literal["model", "graph"]
-
-
-def when_full_option() -> Any:
-    return option(
-        "eager",
-        "a new signature beyond the capture limit: runs eagerly, or replaces the recording used longest ago",
-    )
-
-
-def when_new_option() -> Any:
-    return option(
-        "earned",
-        "a new signature after the first two of a graph: recorded when calls make up for its cost (earned), or at once",
-    )
-
-
-def pool_option() -> Any:
-    return option(
-        "model",
-        "which recordings share memory and run one at a time: those of all graphs of a model, or of each graph alone",
-    )
-
-
-@frozen
-class CacheOptions:
-    """TorchAir's options that mean the same here: how many signatures are captured, whether outputs are cloned."""
-
-    capture_limit: str
-    clone_output: str
-    act: bool = True
-    """Whether the mode knows them; where it does not, their defaults hold."""
-
-    @property
-    def supported(self) -> frozenset[str]:
-        return frozenset((self.capture_limit, self.clone_output)) if self.act else frozenset()
-
-    def values(self, options: CompilerOptions) -> tuple[int, bool]:
-        """(the limit, whether outputs are cloned)."""
-        value = options.__getitem__ if self.act else options.default
-        return value(self.capture_limit), value(self.clone_output)
-
-
-_ACLGRAPH = CacheOptions("debug.aclgraph.static_capture_size_limit", "debug.aclgraph.enable_output_clone")
-CACHE_OPTIONS: Mapping[str, CacheOptions] = {
-    "max-autotune": evolve(_ACLGRAPH, act=False),
-    "reduce-overhead": _ACLGRAPH,
-    "npugraph_ex": CacheOptions("npugraph_ex.capture_limit", "npugraph_ex.clone_output"),
-}
-"""Of the modes that record, somewhere."""
+from npucompose.schema.recording import WhenNew
 
 
 class Constants(Protocol):
@@ -112,50 +49,6 @@ class Constants(Protocol):
         ...
 
 
-@frozen(kw_only=True, eq=False)
-class LowerRequest:
-    """One finished FX graph of one compilation, and what lowering needs to know about it."""
-
-    mode: str
-    graph_module: fx.GraphModule
-    example_inputs: Sequence[Any]
-    """Fake tensors and SymInts, one for each placeholder."""
-    static_inputs: frozenset[int]
-    """Placeholders whose address does not change from call to call (parameters and buffers)."""
-    options: CompilerOptions
-    memory: Any = None
-    """What `Target.common_memory` made for the backend of this graph."""
-    partial: Partial = "cut"
-    """What becomes of a graph that cannot be recorded whole."""
-    counted: CountedNumbers | None = None
-    """Numbers of what was compiled that `graph_module` does not have; of its own it knows itself."""
-    constants: Constants | None = None
-    """What the graph was compiled for beside its inputs; None where nothing can change."""
-    at_once: bool = False
-    """Record every signature when it first comes, as far as the target's limit goes (`Backend.records_at_once`)."""
-    eager_at_hand: bool = False
-    """Whether the caller takes RunAsEager for an answer."""
-    written: frozenset[int] | None = None
-    """Inputs that are written; None: the graph says so."""
-    recorded: Callable[[Recording, Sequence[Any]], None] | None = None
-    """Called with each recording that was made by running the graph, and with the inputs of that run."""
-
-
-class RunAsEager(Exception):
-    """Signal of a call that Dynamo's graph alone, called as it is, does as eager does it; nothing has run.
-
-    It goes through AOTAutograd's wrapper to the caller that takes it (`LowerRequest.eager_at_hand`).
-    """
-
-
-class Captured(Protocol):
-    """A recording with its static buffers, good for one signature (design: CapturedGraph)."""
-
-    def replay(self, *inputs: Any) -> list[Any]: ...
-
-    def facts(self) -> Mapping[str, Any]: ...
-
-
 class Recording(Protocol):
     """What a cache holds, whatever device made it."""
 
@@ -166,24 +59,6 @@ class Recording(Protocol):
     def try_replay(self, inputs: Sequence[Any]) -> list[Any] | None: ...
 
     def facts(self) -> Mapping[str, Any]: ...
-
-
-class Lowered(Protocol):
-    """What a target made of a graph: called with a *list* of inputs (boxed), returns the list of outputs."""
-
-    @property
-    def captured(self) -> Sequence[Captured]:
-        """All recordings, of the parts too where the graph is cut."""
-        ...
-
-    def __call__(self, inputs: list[Any]) -> list[Any]: ...
-
-
-@runtime_checkable
-class Partitioned(Protocol):
-    """A graph of which some parts may run as they are."""
-
-    def partition(self) -> Partition: ...
 
 
 @frozen(eq=False)
@@ -256,6 +131,8 @@ _REMEMBERED = 4096
 @define(eq=False)
 class Admission:
     when_new: WhenNew = "earned"
+    only_watched: bool = False
+    """No call gets a recording by itself: somebody watches those that are to."""
     calls_s: float = 0.0
     """What calls have taken, captures left out."""
     captures_s: float = 0.0
@@ -293,6 +170,8 @@ class Admission:
 
         `used_last` is the number of the call that last used the recording that would go; None where there is room.
         """
+        if self.only_watched:
+            return False
         if self.when_new == "at_once":
             return True
         last, own_s = self._came.get(signature, (-1, 0.0))

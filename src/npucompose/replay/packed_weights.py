@@ -14,7 +14,8 @@ from typing import Any
 import torch
 from attrs import frozen
 
-from npucompose.replay.operands import flat, same_bytes
+from npucompose.bits import same_bytes
+from npucompose.replay.operands import flat
 from npucompose.replay.plan import Plan, PlanSlot, Step
 
 _PRODUCTS = {

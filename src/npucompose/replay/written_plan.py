@@ -15,9 +15,10 @@ from typing import Any
 import torch
 from attrs import define, field, frozen
 
+from npucompose.bits import same_bytes
 from npucompose.ops import generated
 from npucompose.ops.generated import GeneratedKernel
-from npucompose.replay.operands import StorageLayout, layout_of, over, same_bytes
+from npucompose.replay.operands import StorageLayout, layout_of, over
 from npucompose.replay.packed_weights import how_packed, is_opaque, packing
 from npucompose.replay.plan import (
     Buffer,

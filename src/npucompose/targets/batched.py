@@ -13,8 +13,8 @@ from attrs import frozen
 from torch import fx
 from torch._inductor import config as inductor_config
 
+from npucompose.schema.recording import LinearLibrary
 from npucompose.targets import onednn
-from npucompose.targets.libraries import LinearLibrary
 from npucompose.targets.onednn import Candidate, layout_of
 from npucompose.targets.winners import Winners
 

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 from attrs import define, field
 
 from npucompose.graphs.recordable import name_of, refused_by_recordings
+from npucompose.recorder import Lowered, LowerRequest
 from npucompose.replay.cuda.cache import CudaCache
 from npucompose.replay.cuda.code import CudaCodeCache, HowOften
 from npucompose.replay.front.graph_cache import lowered
 from npucompose.replay.front.segments import prepared
-from npucompose.replay.interface import Lowered, LowerRequest
 from npucompose.targets.inductor_code import UnreadCode, launches
 from npucompose.targets.unfused import copied
 

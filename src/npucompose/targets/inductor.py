@@ -28,6 +28,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from npucompose.graphs import written_inputs
 from npucompose.replay.counted import CountedNumbers
 from npucompose.streams import strip
+from npucompose.table.structure import facts_of
 from npucompose.targets import inductor_cache, unfused
 from npucompose.targets.aot import changed_by_a_plain_wrapper, eager_at_hand, traced_weights
 from npucompose.targets.cold_products import constants_of
@@ -42,7 +43,7 @@ from npucompose.targets.weight_digest import digest_of
 if TYPE_CHECKING:
     from torch import fx
 
-    from npucompose.replay.interface import Lowered
+    from npucompose.recorder import Lowered
     from npucompose.targets.backend import Backend
     from npucompose.targets.compilation import Compilation
     from npucompose.targets.frozen_weights import Watch
@@ -320,7 +321,7 @@ class _PassesFirst(CustomGraphPass):
     def recorded(self, lowered: Lowered, code: KeptCode | None) -> Lowered:
         """What the graph of the last `rewrite` is called through."""
         if self._of is not None:
-            self._of.lowered, self._of.code = lowered, code
+            self._of.lowered, self._of.code = lowered, None if code is None else facts_of(code)
         return lowered
 
     @property

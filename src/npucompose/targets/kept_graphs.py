@@ -19,9 +19,9 @@ import torch
 from attrs import define
 from torch._inductor import config as inductor_config
 
+from npucompose.recorder import LowerRequest
 from npucompose.replay.captured_graph import CapturedGraph
 from npucompose.replay.executor import build
-from npucompose.replay.interface import LowerRequest
 from npucompose.replay.written_plan import Unwritten, written
 from npucompose.results.winners import Winner
 from npucompose.table.structure import facts_of, of_facts

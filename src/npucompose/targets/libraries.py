@@ -2,8 +2,4 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
-LinearLibrary = Literal["auto", "mkl", "onednn", "aten"]
-"""One of them, or the fastest per shape."""
 MKL, ONEDNN, ATEN = "mkl", "onednn", "aten"

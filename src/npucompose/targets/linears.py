@@ -20,8 +20,9 @@ from attrs import frozen
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 from npucompose.results.winners import Winner, of_samples
+from npucompose.schema.recording import LinearLibrary
 from npucompose.targets.cold_products import Others, constants_of
-from npucompose.targets.libraries import ATEN, MKL, ONEDNN, LinearLibrary
+from npucompose.targets.libraries import ATEN, MKL, ONEDNN
 from npucompose.targets.timed_calls import in_turns
 from npucompose.targets.winners import Winners
 

@@ -11,11 +11,11 @@ from attrs import define, evolve, field
 from torch.fx import Graph, GraphModule
 
 from npucompose.errors import NpuComposeError
+from npucompose.recorder import Lowered, LowerRequest
 from npucompose.replay.executor import build
 from npucompose.replay.front.contest import FUSED, UNFUSED, Contest
 from npucompose.replay.front.generated_cache import GeneratedCache
 from npucompose.replay.front.graph_cache import GraphCache, lowered
-from npucompose.replay.interface import Lowered, LowerRequest
 from npucompose.results.winners import Winner
 from npucompose.targets.inductor_code import InductorCode, UnreadCode
 from npucompose.targets.unfused import Untraced, copied

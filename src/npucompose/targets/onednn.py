@@ -18,7 +18,8 @@ from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 from npucompose.replay.executor import build
 from npucompose.results.winners import Winner, of_samples
-from npucompose.targets.libraries import ATEN, MKL, ONEDNN, LinearLibrary
+from npucompose.schema.recording import LinearLibrary
+from npucompose.targets.libraries import ATEN, MKL, ONEDNN
 from npucompose.targets.timed_calls import in_turns
 from npucompose.targets.winners import Winners
 

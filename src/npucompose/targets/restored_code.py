@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch._guards import TracingContext, tracing
@@ -20,6 +20,7 @@ from torch._inductor.utils import BoxedBool
 from npucompose.graphs import Snapshot
 from npucompose.replay.front.contest import FUSED, UNFUSED
 from npucompose.results.winners import Winner
+from npucompose.table.structure import facts_of
 from npucompose.targets import inductor_cache
 from npucompose.targets.aot import eager_at_hand
 from npucompose.targets.compilation import Compilation
@@ -63,18 +64,6 @@ def code_of(subject: Subject, compiled: Any, winner: Winner | None, *, inputs: i
     )
 
 
-@runtime_checkable
-class LoadsCode(Protocol):
-    """A target for which code of an earlier process can be loaded."""
-
-    def restored(
-        self, backend: Backend, graph_module: fx.GraphModule, example_inputs: Sequence[Any], kept: KeptCode
-    ) -> Callable[..., Any] | None:
-        """As `compile`, of a graph whose code an earlier process made (`Compilation.code`), without compiling anything;
-        None where that cannot be."""
-        ...
-
-
 def restored(
     kept: KeptCode,
     backend: Backend,
@@ -99,7 +88,7 @@ def restored(
     backend.made.append(
         Compilation(
             id="graph_0", before=before, after=before, graph_module=graph_module, lowered=called, winners=winners.found,
-            code=kept,
+            code=facts_of(kept),
         )
     )  # fmt: skip
 

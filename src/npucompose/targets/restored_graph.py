@@ -20,10 +20,11 @@ from attrs import define, field
 from torch._guards import TracingContext, tracing
 from torch._inductor import config as inductor_config
 
+from npucompose.recorder import LowerRequest
 from npucompose.replay import gate
 from npucompose.replay.captured_graph import CapturedGraph
 from npucompose.replay.front.graph_cache import GraphCache
-from npucompose.replay.interface import LowerRequest, SeenCall, note, watchers
+from npucompose.replay.interface import SeenCall, note, watchers
 from npucompose.replay.memory.arena import Arena
 from npucompose.replay.memory.inputs import signature
 from npucompose.replay.operands import sharing
@@ -143,6 +144,7 @@ class RestoredGraph:
             memory=backend.common_memory,
             partial=backend.partial,
             at_once=backend.records_at_once,
+            only_watched=backend.records_only_watched,
         )
 
     def full(self) -> Callable[..., Any]:

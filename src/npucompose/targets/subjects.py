@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any, Protocol
 import attrs
 import torch
 
+from npucompose.recorder import LowerRequest
 from npucompose.replay.counted import CountedNumbers
-from npucompose.replay.interface import LowerRequest
 
 if TYPE_CHECKING:
     from torch import fx
 
-    from npucompose.replay.interface import Lowered
+    from npucompose.recorder import Lowered
     from npucompose.targets.backend import Backend
     from npucompose.targets.frozen_weights import Watch
 
@@ -56,6 +56,7 @@ class Subject:
             memory=backend.common_memory,
             partial=backend.partial,
             at_once=backend.records_at_once,
+            only_watched=backend.records_only_watched,
             counted=self.counted,
             constants=self.watch,
             eager_at_hand=True,

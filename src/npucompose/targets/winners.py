@@ -10,7 +10,7 @@ import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, cast
 
 import attrs
 from attrs import define, field
@@ -19,11 +19,10 @@ from npucompose import private
 from npucompose.errors import CompileError, ConfigError, listed
 from npucompose.machine import cache_dir, installed_version, processor, thread_settings
 from npucompose.results.winners import Winner
+from npucompose.schema.recording import LIMIT_MS, Measuring
 from npucompose.table.structure import facts_of, of_facts
 from npucompose.version import __version__
 
-Measuring = Literal["once", "always", "never"]
-LIMIT_MS = 250.0
 VERSION = 9
 """Of what a file holds; with another one everything is measured anew."""
 

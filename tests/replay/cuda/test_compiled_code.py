@@ -9,11 +9,11 @@ import pytest
 import torch
 from attrs import evolve
 
+from npucompose.bits import same_bytes
 from npucompose.errors import CaptureError
 from npucompose.replay.cuda.code import CudaCodeCache
 from npucompose.replay.front.detached import DetachError, detach_call
 from npucompose.replay.interface import watching
-from npucompose.replay.operands import same_bytes
 from npucompose.schema.experiment import Partial
 from tests.replay.capturing import request, traced
 from tests.replay.cuda.simulated_device import SimulatedDevice

@@ -11,13 +11,13 @@ import pytest
 import torch
 from torch import nn
 
+from npucompose.bits import same_bytes
 from npucompose.errors import CaptureError
+from npucompose.recorder import LowerRequest
 from npucompose.replay.cuda.cache import CudaCache
 from npucompose.replay.cuda.device import ResultMemory
 from npucompose.replay.cuda.recording import CudaRecording
 from npucompose.replay.front.detached import detach_call
-from npucompose.replay.interface import LowerRequest
-from npucompose.replay.operands import same_bytes
 from tests.replay.capturing import CapturingBackend, in_threads, request, traced
 from tests.replay.cuda.simulated_device import SimulatedDevice, Stream, cuda_recording
 

@@ -10,13 +10,13 @@ import torch
 from attrs import evolve
 
 from npucompose import ops
+from npucompose.bits import same_bytes
 from npucompose.errors import CaptureError, SignatureError
+from npucompose.recorder import LowerRequest
 from npucompose.replay.cuda.cache import CudaCache
 from npucompose.replay.cuda.device import SharedPool
 from npucompose.replay.cuda.recording import CudaRecording
 from npucompose.replay.front.detached import detach_call
-from npucompose.replay.interface import LowerRequest
-from npucompose.replay.operands import same_bytes
 from npucompose.schema.capabilities import Capabilities
 from npucompose.schema.streams import Streams
 from npucompose.streams import apply

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import torch
 
+from npucompose.bits import same_bytes
 from npucompose.replay.executor import build
-from npucompose.replay.operands import same_bytes
 from tests.replay.executor.contracts import added
 
 pytestmark = [

@@ -13,9 +13,9 @@ import pytest
 import torch
 from attrs import evolve
 
+from npucompose.bits import same_bytes
 from npucompose.replay.captured_graph import CapturedGraph
 from npucompose.replay.executor import build
-from npucompose.replay.operands import same_bytes
 from tests.replay.capturing import openmp_of_torch
 from tests.replay.executor.streams_by_hand import (
     MEETING_S,

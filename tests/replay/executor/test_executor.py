@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 import torch
 
+from npucompose.bits import same_bytes
 from npucompose.errors import SignatureError
 from npucompose.replay.captured_graph import CapturedGraph
 from npucompose.replay.executor import build
 from npucompose.replay.executor.native import Native
 from npucompose.replay.memory.arena import Memory
-from npucompose.replay.operands import same_bytes
 from tests.replay.capturing import in_threads, traced
 
 

@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from npucompose.bits import same_bytes
 from npucompose.replay.executor import build
-from npucompose.replay.operands import same_bytes
 from tests.replay.executor.contracts import Asked, added
 
 pytestmark = [

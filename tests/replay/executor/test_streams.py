@@ -9,11 +9,11 @@ from collections.abc import Sequence
 import pytest
 import torch
 
+from npucompose.bits import same_bytes
 from npucompose.errors import ConfigError, NpuComposeError
 from npucompose.replay.captured_graph import CapturedGraph
 from npucompose.replay.executor import build
 from npucompose.replay.memory.arena import Arena
-from npucompose.replay.operands import same_bytes
 from npucompose.replay.plan import Workers
 from npucompose.schema.streams import Match, PlanEntry, Streams
 from npucompose.streams import apply

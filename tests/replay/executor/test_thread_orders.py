@@ -12,12 +12,12 @@ import pytest
 import torch
 from torch import fx
 
+from npucompose.bits import same_bytes
 from npucompose.replay.capture import recorder as capture
 from npucompose.replay.captured_graph import CapturedGraph
 from npucompose.replay.executor import build
 from npucompose.replay.executor.portable import StraightLine
 from npucompose.replay.memory.arena import Memory
-from npucompose.replay.operands import same_bytes
 from npucompose.replay.plan import Plan, Threads, Workers
 from npucompose.schema.streams import Streams
 from npucompose.streams import apply

@@ -10,9 +10,9 @@ from attrs import evolve
 from torch import nn
 
 import npucompose
+from npucompose.bits import same_bytes
 from npucompose.replay.front.graph_cache import GraphCache
 from npucompose.replay.interface import Admission
-from npucompose.replay.operands import same_bytes
 from npucompose.targets.backend import Backend
 from npucompose.targets.compilation import Compilation
 

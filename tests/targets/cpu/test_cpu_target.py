@@ -12,10 +12,10 @@ import torch
 
 from npucompose import machine
 from npucompose.errors import CaptureError, ConfigError
+from npucompose.recorder import LowerRequest
 from npucompose.replay.executor import build
 from npucompose.replay.front.graph_cache import GraphCache
 from npucompose.replay.front.segments import Segmented
-from npucompose.replay.interface import LowerRequest
 from npucompose.replay.memory.arena import Arena
 from npucompose.replay.plan import Workers
 from npucompose.results.graphs import Partition

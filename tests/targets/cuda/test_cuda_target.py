@@ -14,10 +14,11 @@ from attrs import evolve
 
 from npucompose.errors import ConfigError
 from npucompose.models.base import Built
+from npucompose.recorder import LowerRequest
 from npucompose.replay.cuda.cache import CudaCache
 from npucompose.replay.cuda.device import Cuda, SharedPool
 from npucompose.replay.front.segments import Segmented
-from npucompose.replay.interface import CACHE_OPTIONS, LowerRequest
+from npucompose.schema.recording import CACHE_OPTIONS
 from npucompose.targets import aot, cuda, inductor
 from npucompose.targets.base import TORCH_COMPILE
 from npucompose.targets.captured_inductor import CapturingRecorder

@@ -17,7 +17,8 @@ import torch
 from attrs import define, field, frozen
 from torch._ops import OpOverload
 
-from npucompose.replay.operands import bytes_of, copy_of, flat, layout_of, mapped, same_bytes, traits_of
+from npucompose.bits import same_bytes
+from npucompose.replay.operands import bytes_of, copy_of, flat, layout_of, mapped, traits_of
 
 aten = torch.ops.aten
 

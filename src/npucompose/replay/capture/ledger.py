@@ -10,6 +10,7 @@ import torch
 from attrs import define, field
 from torch import fx
 
+from npucompose.placement import ALIGNMENT
 from npucompose.replay import gate
 from npucompose.replay.operands import (
     CONTAINERS,
@@ -38,7 +39,6 @@ from npucompose.replay.plan import (
     Step,
     ViewOfInput,
 )
-from npucompose.streams.pool import ALIGNMENT
 
 aten = torch.ops.aten
 

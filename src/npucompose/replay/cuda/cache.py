@@ -6,12 +6,13 @@ from typing import Any
 
 import attrs
 
+from npucompose.recorder import LowerRequest
 from npucompose.replay.cuda.device import Cuda, SharedPool, Walk
 from npucompose.replay.cuda.recording import CudaRecording, Runnable
 from npucompose.replay.front.graph_cache import GraphCache
 from npucompose.replay.gate import Refused
-from npucompose.replay.interface import LowerRequest, WhenFull
 from npucompose.schema.experiment import Partial
+from npucompose.schema.recording import WhenFull
 
 
 class CudaCache(GraphCache):
@@ -50,7 +51,7 @@ class CudaCache(GraphCache):
 
     def alike(self, request: LowerRequest) -> CudaCache:
         return CudaCache(
-            attrs.evolve(request, memory=self.pool),
+            attrs.evolve(request, memory=self.pool, only_watched=False),
             device=self.device,
             capture_limit=self.capture_limit,
             when_full=self.when_full,

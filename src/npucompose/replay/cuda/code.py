@@ -8,13 +8,14 @@ from typing import Any, TypedDict
 from attrs import frozen
 from torch import fx
 
+from npucompose.recorder import LowerRequest
 from npucompose.replay.cuda.cache import CudaCache
 from npucompose.replay.cuda.device import Cuda
 from npucompose.replay.cuda.recording import CudaRecording
 from npucompose.replay.front.as_compiled import AsCompiled
 from npucompose.replay.gate import Refused
-from npucompose.replay.interface import LowerRequest, WhenFull
 from npucompose.schema.experiment import Partial
+from npucompose.schema.recording import WhenFull
 
 
 class HowOften(TypedDict):

@@ -23,6 +23,7 @@ import torch
 from attrs import define, field, frozen
 from torch import fx
 
+from npucompose.bits import same_bytes
 from npucompose.graphs import written_inputs
 from npucompose.graphs.effects import facts
 from npucompose.replay.capture.kernels import Computes, OneThread
@@ -30,7 +31,7 @@ from npucompose.replay.executor import build
 from npucompose.replay.executor.native import Native, computes
 from npucompose.replay.executor.portable import StraightLine, TorchScript
 from npucompose.replay.memory.arena import Arena, Memory
-from npucompose.replay.operands import copy_of, same_bytes, traits_of
+from npucompose.replay.operands import copy_of, traits_of
 from npucompose.replay.plan import Buffer, Plan, Threads, UnsupportedStep, Workers
 from npucompose.results.streams import TrialRequest, TrialVerdict
 from npucompose.streams import decision_of

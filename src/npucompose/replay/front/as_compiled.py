@@ -10,9 +10,10 @@ from collections.abc import Callable
 from typing import Any
 
 from npucompose.errors import CaptureError
+from npucompose.recorder import LowerRequest, RunAsEager
 from npucompose.replay.front.graph_cache import GraphCache
 from npucompose.replay.gate import Refused
-from npucompose.replay.interface import LowerRequest, RunAsEager, SeenCall, note, watchers
+from npucompose.replay.interface import SeenCall, note, watchers
 from npucompose.replay.state import have_tangents
 from npucompose.results.graphs import Outside, Partition
 

@@ -8,16 +8,18 @@ from typing import TYPE_CHECKING, Any, TypedDict
 import torch
 from torch import fx
 
+from npucompose.recorder import LowerRequest
 from npucompose.replay.capture.generated import GeneratedCode
 from npucompose.replay.captured_graph import CapturedGraph, How
 from npucompose.replay.executor.trial import ExecutorName
 from npucompose.replay.front.as_compiled import AsCompiled
 from npucompose.replay.front.contest import Contest
-from npucompose.replay.interface import LowerRequest, Recording, WhenFull, WhenNew
+from npucompose.replay.interface import Recording
 from npucompose.replay.memory.arena import Arena
 from npucompose.replay.memory.freed_memory import hand_back
 from npucompose.replay.plan import Workers
 from npucompose.schema.experiment import Partial
+from npucompose.schema.recording import WhenFull, WhenNew
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

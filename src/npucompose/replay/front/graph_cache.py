@@ -14,6 +14,7 @@ from torch import fx
 from torch.utils._python_dispatch import _disable_current_modes
 
 from npucompose.graphs.recordable import refused_by_recordings
+from npucompose.recorder import LowerRequest, RunAsEager
 from npucompose.replay import gate
 from npucompose.replay.captured_graph import CapturedGraph
 from npucompose.replay.counted import CountedNumbers
@@ -22,19 +23,7 @@ from npucompose.replay.front.overlapping import Overlapping
 from npucompose.replay.front.recordings import Entry, Recordings
 from npucompose.replay.front.segments import Segmented, nodes_of, prepared
 from npucompose.replay.gate import Refused
-from npucompose.replay.interface import (
-    Admission,
-    LowerRequest,
-    Recording,
-    RunAsEager,
-    SeenCall,
-    WhenFull,
-    WhenNew,
-    is_watched,
-    note,
-    wants_numbers,
-    watchers,
-)
+from npucompose.replay.interface import Admission, Recording, SeenCall, is_watched, note, wants_numbers, watchers
 from npucompose.replay.memory.arena import Arena, fork_safe_lock, memory_errors_in_words
 from npucompose.replay.memory.inputs import signature
 from npucompose.replay.plan import Workers
@@ -42,6 +31,7 @@ from npucompose.replay.state import have_tangents
 from npucompose.results.graphs import Outside, Partition
 from npucompose.results.measured import CallStatistics
 from npucompose.schema.experiment import Partial
+from npucompose.schema.recording import WhenFull, WhenNew
 from npucompose.schema.sizes import MemoryBound
 from npucompose.streams import decision_of
 
@@ -95,7 +85,7 @@ class GraphCache:
         """What all recordings on this device compute in between lies here: they replay one at a time."""
         self.last: Recording | None = None
         """The recording used last; None before the first call and after an eager one."""
-        self.admission = Admission(when_new)
+        self.admission = Admission(when_new, only_watched=request.only_watched)
         self.recordings = Recordings()
         self._steady: Recording | None = None
         """The recording that the last call met and the next one is expected to meet: it is asked first."""
@@ -336,7 +326,7 @@ class GraphCache:
     def alike(self, request: LowerRequest) -> GraphCache:
         """A cache for a part of this graph, whose results the caller does not see as they are."""
         return GraphCache(
-            attrs.evolve(request, memory=self.arena),
+            attrs.evolve(request, memory=self.arena, only_watched=False),
             capture_limit=self.capture_limit,
             executor=self.executor,
             when_full=self.when_full,

@@ -8,7 +8,7 @@ from typing import Any
 from attrs import define, field
 
 from npucompose.graphs import written_inputs
-from npucompose.replay.interface import LowerRequest
+from npucompose.recorder import LowerRequest
 from npucompose.replay.operands import overlaps_written
 
 

@@ -21,11 +21,12 @@ from torch import fx
 from npucompose.graphs import is_planned
 from npucompose.graphs.effects import control, is_functional_call, is_getitem, is_host, nodes_in, op_facts, written_by
 from npucompose.graphs.recordable import outside_of, refused_by_recordings
+from npucompose.recorder import LowerRequest, RunAsEager
 from npucompose.replay.capture import updates
 from npucompose.replay.capture.updates import write_in_place
 from npucompose.replay.front.overlapping import Overlapping
 from npucompose.replay.gate import Refused
-from npucompose.replay.interface import LowerRequest, Recording, RunAsEager, SeenCall, note, watchers
+from npucompose.replay.interface import Recording, SeenCall, note, watchers
 from npucompose.replay.operands import storage_of
 from npucompose.results.graphs import Partition
 from npucompose.results.measured import CallStatistics

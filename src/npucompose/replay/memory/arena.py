@@ -26,12 +26,12 @@ from weakref import WeakSet
 import torch
 from attrs import Factory, define, field, frozen
 
+from npucompose.placement import ALIGNMENT, MemoryBlock, Placement, aligned, place
 from npucompose.replay.gate import Refused
 from npucompose.replay.memory.placement import Lifetimes, groups_of, parted
 from npucompose.replay.operands import alias_of, over
 from npucompose.replay.plan import Plan, PlanSlot, Root, Threads
 from npucompose.schema.sizes import MemoryBound, as_bytes
-from npucompose.streams.pool import ALIGNMENT, MemoryBlock, Placement, aligned, place
 
 _ASKED = re.compile(r"can't allocate memory: you tried to allocate (\d+) bytes")
 """How torch's allocator for CPUs says it (c10/core/impl/alloc_cpu.cpp)."""

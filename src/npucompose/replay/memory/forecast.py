@@ -11,19 +11,10 @@ from typing import Any
 
 from attrs import define, field, frozen
 
-from npucompose.replay.memory.arena import Arena, Span, places_of
+from npucompose.placement import ALIGNMENT
+from npucompose.recorder import PlannedRecording
+from npucompose.replay.memory.arena import Arena, places_of
 from npucompose.replay.plan import Plan, Threads
-from npucompose.streams.pool import ALIGNMENT
-
-
-@frozen(kw_only=True)
-class PlannedRecording:
-    """The memory of one recording: `planned(plan, None)` of a plan whose steps run one after the other."""
-
-    spans: tuple[Span, ...]
-    """Of the blocks in its arena."""
-    own_bytes: int
-    """Results and constants, which lie in no arena."""
 
 
 def planned(plan: Plan, threads: Threads | None) -> PlannedRecording:

@@ -16,10 +16,10 @@ import torch
 from attrs import define
 
 from npucompose.errors import SignatureError
+from npucompose.placement import ALIGNMENT
 from npucompose.replay import gate
 from npucompose.replay.operands import StorageLayout, laid_over, layout_of, over, span_of
 from npucompose.replay.plan import PlanSlot
-from npucompose.streams.pool import ALIGNMENT
 
 _address = torch.Tensor.data_ptr
 _BYTES_PER_SLOT = 8192

@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 
 from attrs import frozen
 
+from npucompose.placement import Interferes, interference
 from npucompose.replay.operands import traits_of
 from npucompose.replay.plan import Plan, PlanSlot, Root, Step, Threads
-from npucompose.streams.pool import Interferes, interference
 
 IsLast = Callable[[Root, int], bool]
 """Whether a step is the last one that touches a root, on every timing."""
