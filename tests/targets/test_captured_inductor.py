@@ -74,7 +74,12 @@ def traced(function: Any, *shapes: tuple[int, ...]) -> torch.fx.GraphModule:
 
 def lowered(graph_module: torch.fx.GraphModule, source: str = SOURCE, partial: str = "cut") -> CudaCodeCache:
     backend: Any = SimpleNamespace(
-        mode="max-autotune", options=CompilerOptions(), common_memory=None, partial=partial, records_at_once=False
+        mode="max-autotune",
+        options=CompilerOptions(),
+        common_memory=None,
+        partial=partial,
+        records_at_once=False,
+        records_only_watched=False,
     )
     device: Any = SimulatedDevice()
     how: Any = {"device": device, "capture_limit": 2, "clone_output": False, "when_full": "eager", "partial": partial}

@@ -18,6 +18,7 @@ from torch.utils._pytree import TreeSpec
 
 from npucompose.replay.interface import is_watched
 from npucompose.targets import compiled_calls, inductor
+from npucompose.targets.as_traced import AsTraced
 from npucompose.targets.compiled_calls import Versions
 from npucompose.targets.freezing import freezing_while_tracing
 
@@ -371,7 +372,7 @@ class Due(SimpleNamespace):
 def test_a_recording_that_is_due_is_made_in_a_call_that_is_watched(due: bool) -> None:
     cache: Any = Due(due=due)
     watched: list[bool] = []
-    call = compiled_calls.AsTraced(lambda x: watched.append(is_watched()), lambda x: "as traced", cache, (0,))
+    call = AsTraced(lambda x: watched.append(is_watched()), lambda x: "as traced", cache, (0,))
     call(torch.ones(2))
     cache.last = None
     call(torch.ones(2))

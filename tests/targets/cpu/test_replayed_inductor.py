@@ -223,8 +223,8 @@ def test_compile_partial_says_what_becomes_of_what_cannot_be_replayed(choices: t
     )
 
     def recorded() -> Any:
-        target: Any = backend.target
-        return target.recorder(backend, Winners()).lowered(subject, SimpleNamespace(current_callable=len))
+        recording: Any = backend.target.recording  # type: ignore[attr-defined]
+        return recording.recorder(backend, Winners()).lowered(subject, SimpleNamespace(current_callable=len))
 
     if refused:
         with pytest.raises(CaptureError, match="its code is not called as Python that Inductor generated"):
