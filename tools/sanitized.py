@@ -25,7 +25,7 @@ from pathlib import Path
 from attrs import frozen
 
 from npucompose.machine import CACHE_VARIABLE, cache_dir, compiler
-from npucompose.replay.executor.build import NAME
+from npucompose.replay.executor.compiling import NAME
 
 HERE = Path(__file__).resolve().parent
 SUPPRESSIONS = HERE / "thread_sanitizer.supp"

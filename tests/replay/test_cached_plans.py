@@ -12,8 +12,9 @@ from torch import nn
 
 from npucompose.bits import same_bytes
 from npucompose.replay import captured_graph
+from npucompose.replay.cached_plans import CachedPlan, PlanCache
 from npucompose.replay.capture import recorder
-from npucompose.replay.captured_graph import CachedPlan, CapturedGraph, PlanCache
+from npucompose.replay.captured_graph import CapturedGraph
 from npucompose.replay.front.graph_cache import GraphCache
 from npucompose.replay.memory.arena import ROOMY
 from tests.replay.capturing import CapturingBackend, request, same, traced

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from npucompose.errors import CaptureError
-from npucompose.replay.executor import native
+from npucompose.replay.executor import clock
 from npucompose.replay.plan import Step, Threads, Workers
 from npucompose.results.streams import StreamTimes
 from npucompose.targets import linears, timed_calls
@@ -35,30 +35,30 @@ def test_a_kernel_takes_a_quantile_of_its_times_without_the_clock_itself() -> No
         [(0, 20_000), (26_000, 30_000), (32_000, 72_000), (74_000, 75_000)],
     ]
     # The gaps are 2, but for one of 6 microseconds; what has no name counts for the one before it.
-    found = native._kernel_us(steps("a", "", "b", "c"), rounds, native.MIDDLE)
+    found = clock._kernel_us(steps("a", "", "b", "c"), rounds, clock.MIDDLE)
     assert found == {"a": 18.0 + 1.0, "b": 28.0, "c": 0.0}
-    low = native._kernel_us(steps("a", "", "b", "c"), rounds, native.LOW)
+    low = clock._kernel_us(steps("a", "", "b", "c"), rounds, clock.LOW)
     assert low == {"a": 8.0 + 1.0, "b": 18.0, "c": 0.0}
-    assert native._kernel_us(steps("a"), [[(0, 5000)], [(0, 7000)], [(0, 4000)]], native.MIDDLE) == {"a": 5.0}
-    assert native._kernel_us([], [[]], native.LOW) == {}
+    assert clock._kernel_us(steps("a"), [[(0, 5000)], [(0, 7000)], [(0, 4000)]], clock.MIDDLE) == {"a": 5.0}
+    assert clock._kernel_us([], [[]], clock.LOW) == {}
 
 
 def test_a_second_step_of_a_node_and_one_of_none_carry_the_operator_and_a_number() -> None:
-    names = native._names(steps("a", "a", "", "b"))
+    names = clock._names(steps("a", "a", "", "b"))
     assert names == ["a", "a aten.relu.default 1", "aten.relu.default 2", "b"]
 
 
 def test_a_timeline_is_in_microseconds_with_an_event_for_each_wait() -> None:
     threads = Threads(count=2, thread=[0, 1, 0], waits=[[], [0], [1]], known=[(-1, -1)] * 3)
-    line = native._timeline(steps("a", "b", "c", streams="010"), threads, [(0, 1500), (2000, 2500), (3000, 4000)])
+    line = clock._timeline(steps("a", "b", "c", streams="010"), threads, [(0, 1500), (2000, 2500), (3000, 4000)])
     assert (line.source, line.nodes, line.streams) == ("measured", ("a", "b", "c"), ("0", "1", "0"))
     assert (line.start_us, line.end_us) == ((0.0, 2.0, 3.0), (1.5, 2.5, 4.0))
     assert line.events == (("a", "b"), ("b", "c"))
 
 
 def test_a_run_takes_until_its_last_step_ends() -> None:
-    assert native._makespan([(0, 9), (1, 7)]) == 9
-    assert native._makespan([]) == 0
+    assert clock._makespan([(0, 9), (1, 7)]) == 9
+    assert clock._makespan([]) == 0
 
 
 class Watch:
@@ -84,8 +84,8 @@ class Watch:
 @pytest.fixture
 def watch(monkeypatch: pytest.MonkeyPatch) -> type[Watch]:
     Watch.made = []
-    monkeypatch.setattr(native, "Stopwatch", Watch)
-    monkeypatch.setattr(native, "LONG_ENOUGH_NS", 0)
+    monkeypatch.setattr(clock, "Stopwatch", Watch)
+    monkeypatch.setattr(clock, "LONG_ENOUGH_NS", 0)
     return Watch
 
 
@@ -98,9 +98,9 @@ def test_rounds_are_taken_in_turn_and_random_numbers_stay(monkeypatch: pytest.Mo
         return [(0, int(1e7))]
 
     state = torch.get_rng_state()
-    a, b = native.in_turn(partial(way, "a"), partial(way, "b"))
-    assert len(a) == len(b) == native.ROUNDS
-    assert order == ["a", "b"] * (native.ROUNDS + 1)
+    a, b = clock.in_turn(partial(way, "a"), partial(way, "b"))
+    assert len(a) == len(b) == clock.ROUNDS
+    assert order == ["a", "b"] * (clock.ROUNDS + 1)
     assert torch.equal(torch.get_rng_state(), state)
 
 
@@ -108,21 +108,21 @@ def test_of_several_runs_the_one_in_the_middle_is_shown(watch: type[Watch]) -> N
     workers = Workers(count=2)
     captured: Any = SimpleNamespace(threads=object(), workers=workers)
     module: Any = object()
-    times = native.measured(captured, module, [1])
+    times = clock.measured(captured, module, [1])
     assert isinstance(times, StreamTimes)
     assert (times.plan_us, times.serial_us) == (5.0, 3.0)
     assert times.timeline.end_us == (1.0, 5.0)
     assert watch.made == [(module, [1], workers), (module, [1], None)]
     alone: Any = SimpleNamespace(threads=None, workers=workers)
-    assert native.measured(alone, module, [1]) is None
+    assert clock.measured(alone, module, [1]) is None
 
 
 def test_what_the_native_replayer_cannot_run_has_no_times(watch: type[Watch], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watch, "fails", True)
     captured: Any = SimpleNamespace(threads=object(), workers=Workers(count=2))
     module: Any = object()
-    assert native.measured(captured, module, []) is None
-    assert native.clocked(module, []) is None
+    assert clock.measured(captured, module, []) is None
+    assert clock.clocked(module, []) is None
 
 
 @pytest.mark.parametrize(("threads", "together"), [(1, 9.0), (2, 5.0)])
@@ -144,18 +144,18 @@ def test_kernels_are_timed_alone_and_with_the_threads_that_torch_gives_them(
                 inside.pop()
 
         def synchronisation_ns(self, count: int, spin_ns: int, cores: list[int]) -> tuple[list[float], list[float]]:
-            assert (count, spin_ns, cores) == (native.SYNCHRONISATIONS, 100_000, [])
+            assert (count, spin_ns, cores) == (clock.SYNCHRONISATIONS, 100_000, [])
             return [9e9, 3000.0, *[8000.0] * 7, 2000.0], [700.0]
 
     monkeypatch.setattr(watch, "round", spans)
-    monkeypatch.setattr(native.build, "load", Extension)
+    monkeypatch.setattr(clock.build, "load", Extension)
     monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
-    native.synchronisation_us.cache_clear()
+    clock.synchronisation_us.cache_clear()
     module: Any = object()
     try:
-        found = native.clocked(module, [])
+        found = clock.clocked(module, [])
     finally:
-        native.synchronisation_us.cache_clear()
+        clock.synchronisation_us.cache_clear()
     assert found is not None
     assert (found.stream_us, found.event_us) == (3.0, 0.7)
     assert found.kernel_us["a"] == 9.0
@@ -168,12 +168,12 @@ def test_threads_that_completed_no_round_cost_nothing_that_is_known(monkeypatch:
         def synchronisation_ns(self, *given: Any) -> tuple[list[float], list[float]]:
             return [], []
 
-    monkeypatch.setattr(native.build, "load", Extension)
-    native.synchronisation_us.cache_clear()
+    monkeypatch.setattr(clock.build, "load", Extension)
+    clock.synchronisation_us.cache_clear()
     try:
-        assert native.synchronisation_us() == (0.0, 0.0)
+        assert clock.synchronisation_us() == (0.0, 0.0)
     finally:
-        native.synchronisation_us.cache_clear()
+        clock.synchronisation_us.cache_clear()
 
 
 def test_stalls_of_a_busy_machine_are_no_work_and_show_in_the_spread(
@@ -198,11 +198,11 @@ def test_stalls_of_a_busy_machine_are_no_work_and_show_in_the_spread(
                 inside.pop()
 
     monkeypatch.setattr(watch, "round", spans)
-    monkeypatch.setattr(native.build, "load", Extension)
-    monkeypatch.setattr(native, "synchronisation_us", lambda: (1.0, 1.0))
+    monkeypatch.setattr(clock.build, "load", Extension)
+    monkeypatch.setattr(clock, "synchronisation_us", lambda: (1.0, 1.0))
     monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
     module: Any = object()
-    found = native.clocked(module, [])
+    found = clock.clocked(module, [])
     assert found is not None
     assert (found.kernel_us["a"], found.together_us["a"]) == (28.0, 28.0)
     assert found.spread == pytest.approx(192 / 28 - 1)
@@ -225,12 +225,12 @@ def test_there_are_as_many_rounds_as_fit_into_a_tenth_of_a_second(first_ns: int,
         asked.append(1)
         return [(0, first_ns)]
 
-    assert native.in_turn(way) == [[[(0, first_ns)]] * rounds]
+    assert clock.in_turn(way) == [[[(0, first_ns)]] * rounds]
     assert len(asked) == rounds + 1
 
 
 def test_a_round_begins_with_the_inputs_as_they_were_given_and_is_the_second_of_two_replays() -> None:
-    watch = object.__new__(native.Stopwatch)
+    watch = object.__new__(clock.Stopwatch)
     given = [torch.ones(2), torch.ones(2)]
     replays: Any = Replays(10**9)
     watch._native = SimpleNamespace(recording=replays)  # type: ignore[assignment]

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from npucompose.replay.capture.calls import Issue
+from npucompose.replay.capture.issue import Issue
 from npucompose.replay.capture.kernels import SingleThreadCheck
 from npucompose.replay.capture.recorder import GraphRecorder, recorder_of
 from npucompose.replay.executor.portable import Lent, lending

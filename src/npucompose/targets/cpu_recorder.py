@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 def _clocked(graph_module: fx.GraphModule, inputs: Sequence[Any]) -> Clocked | None:
-    from npucompose.replay.executor.native import clocked
+    from npucompose.replay.executor.clock import clocked
 
     return clocked(graph_module, inputs)
 
@@ -273,7 +273,7 @@ class CpuRecorder(TargetRecorder):
         return planned(plan, threads)
 
     def stream_times(self, graphs: Sequence[Compilation]) -> Mapping[str, StreamTimes]:
-        from npucompose.replay.executor.native import measured
+        from npucompose.replay.executor.clock import measured
         from npucompose.streams import made_up_inputs
 
         times = {
@@ -284,7 +284,7 @@ class CpuRecorder(TargetRecorder):
         return {graph: one for graph, one in times.items() if one is not None}
 
     def kernel_clocks(self, graphs: Sequence[Compilation]) -> Mapping[str, Callable[[], Timeline]]:
-        from npucompose.replay.executor.native import kernel_clock
+        from npucompose.replay.executor.clock import kernel_clock
         from npucompose.streams import made_up_inputs
 
         clocks = {

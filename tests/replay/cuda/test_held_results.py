@@ -15,8 +15,8 @@ from npucompose.bits import same_bytes
 from npucompose.errors import CaptureError
 from npucompose.recorder import LowerRequest
 from npucompose.replay.cuda.cache import CudaCache
-from npucompose.replay.cuda.device import ResultMemory
 from npucompose.replay.cuda.recording import CudaRecording
+from npucompose.replay.cuda.results import ResultMemory
 from npucompose.replay.front.detached import detach_call
 from tests.replay.capturing import CapturingBackend, in_threads, request, traced
 from tests.replay.cuda.simulated_device import SimulatedDevice, Stream, cuda_recording

@@ -14,8 +14,9 @@ from npucompose.bits import same_bytes
 from npucompose.errors import CaptureError, SignatureError
 from npucompose.graphs import Aliases
 from npucompose.replay.cuda.cache import CudaCache
-from npucompose.replay.cuda.device import InPiece, Piece, ResultMemory, Results, SharedPool, _flat, _is_dense
+from npucompose.replay.cuda.device import SharedPool
 from npucompose.replay.cuda.recording import Buffers, CudaCapture, CudaRecording, Uses
+from npucompose.replay.cuda.results import InPiece, Piece, ResultMemory, Results, _flat, _is_dense
 from npucompose.replay.gate import Refused
 from npucompose.replay.operands import layout_of
 from npucompose.replay.plan import Literally, SameAsInput, SameAsOutput, ViewOfInput

@@ -25,7 +25,7 @@ from npucompose.compose.check import check
 from npucompose.compose.session import Session
 from npucompose.compose.tree import compose
 from npucompose.errors import CaptureError, ConfigError
-from npucompose.replay.executor import build
+from npucompose.replay.executor import build, compiling
 from npucompose.replay.executor.build import HELD, header
 from npucompose.report import doctor
 from npucompose.report.doctor import native_replayer
@@ -53,8 +53,8 @@ def test_what_a_compiler_did_instead_is_said_in_so_many_lines(tmp_path: Path, mo
         place = tmp_path / "g++"
         place.write_text(f"#!/bin/sh\n{script}\n")
         place.chmod(0o700)
-        with pytest.raises(build._CompilerFailed) as failed:
-            build._run([str(place), "-c", "-o", "/a/b.o"])
+        with pytest.raises(compiling.CompilerFailed) as failed:
+            compiling._run([str(place), "-c", "-o", "/a/b.o"])
         return str(failed.value).replace(str(place), "g++")
 
     assert said("exit 3") == "`g++ … -o b.o` ended with status 3 and said:\nnothing"
@@ -62,11 +62,11 @@ def test_what_a_compiler_did_instead_is_said_in_so_many_lines(tmp_path: Path, mo
     assert said("echo noise >&2; echo an error >&2; exit 1").endswith("said:\nan error")
     many = said("for n in $(seq 13); do echo error $n >&2; done; exit 1").splitlines()
     assert (len(many), many[-1]) == (13, "error 12")
-    with pytest.raises(build._CompilerFailed, match=r"`.*nobody … -o b\.o` cannot be run: "):
-        build._run([str(tmp_path / "nobody"), "-o", "/a/b.o"])
-    monkeypatch.setattr(build, "TIME_LIMIT_S", 0.01)
+    with pytest.raises(compiling.CompilerFailed, match=r"`.*nobody … -o b\.o` cannot be run: "):
+        compiling._run([str(tmp_path / "nobody"), "-o", "/a/b.o"])
+    monkeypatch.setattr(compiling, "TIME_LIMIT_S", 0.01)
     assert said("exec sleep 5") == "`g++ … -o b.o` took longer than 0.01 s."
-    build._run(["true"])
+    compiling._run(["true"])
 
 
 def test_the_extension_is_built_on_linux_for_a_torch_that_has_its_library(
@@ -463,7 +463,7 @@ def test_a_kernel_that_torch_lacks_is_left_out(tmp_path: Path) -> None:
 def test_every_unit_is_compiled_and_linked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ran: list[list[str]] = []
     monkeypatch.setattr(build, "_run", ran.append)
-    made = build._compile("g++", tmp_path)
+    made = compiling.compile_in(tmp_path, "g++", build._library())
     *compiled, linked = ran
     objects = {command[-1] for command in compiled}
     assert len(objects) == len(compiled) == len(build.UNITS)
@@ -477,7 +477,7 @@ def test_no_path_of_this_machine_is_compiled_in(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(build, "_run", ran.append)
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "real")
-    build._compile("g++", tmp_path / "link")
+    compiling.compile_in(tmp_path / "link", "g++", build._library())
     for command in ran[:-1]:
         hidden = {flag.split("=")[1] for flag in command if flag.startswith("-ffile-prefix-map=")}
         read = [flag.removeprefix("-isystem").removeprefix("-I") for flag in command if flag.startswith(("-i", "-I"))]

@@ -18,7 +18,7 @@ from npucompose.errors import CaptureError
 from npucompose.graphs import Dependence
 from npucompose.machine import CACHE_VARIABLE
 from npucompose.replay.executor import calibration, tables
-from npucompose.replay.executor.native import ClockedTwice
+from npucompose.replay.executor.clock import ClockedTwice
 from npucompose.schema.capabilities import Clocked
 from npucompose.schema.cost_table import CostTable, Sample
 

@@ -10,7 +10,7 @@ import torch
 
 from npucompose.replay.captured_graph import CapturedGraph
 from npucompose.replay.executor import build
-from npucompose.replay.executor.native import clocked, measured
+from npucompose.replay.executor.clock import clocked, measured
 from npucompose.replay.plan import Workers
 from npucompose.report.json import trace_entries
 from npucompose.results.streams import StreamTimes

@@ -21,7 +21,8 @@ from npucompose.errors import CaptureError
 from npucompose.graphs.effects import orders_streams, stream_labels
 from npucompose.replay import gate
 from npucompose.replay.capture import updates
-from npucompose.replay.capture.calls import Calls, Issue, no_rest
+from npucompose.replay.capture.calls import Calls, no_rest
+from npucompose.replay.capture.issue import Issue
 from npucompose.replay.capture.kernels import OneThread, SingleThreadCheck, Undo
 from npucompose.replay.capture.ledger import CaptureLedger, Held, OutputPlanner
 from npucompose.replay.gate import NOT_RUN, isolated_capture

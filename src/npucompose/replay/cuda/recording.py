@@ -15,8 +15,9 @@ from torch import fx
 from npucompose.errors import CaptureError
 from npucompose.graphs import Aliases, is_planned
 from npucompose.replay import gate
-from npucompose.replay.cuda.device import Cuda, InPiece, ResultMemory, Results, SharedPool
+from npucompose.replay.cuda.device import Cuda, SharedPool
 from npucompose.replay.cuda.forms import Forms
+from npucompose.replay.cuda.results import InPiece, ResultMemory, Results
 from npucompose.replay.gate import Refused, isolated_capture
 from npucompose.replay.memory.inputs import refusal, signature
 from npucompose.replay.memory.results import OVERWRITTEN

@@ -18,14 +18,12 @@ import os
 import platform
 import re
 import shutil
-import subprocess
 import sys
 import sysconfig
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
 from types import ModuleType
@@ -37,33 +35,13 @@ from npucompose import private
 from npucompose.activity import beside
 from npucompose.machine import CACHE_VARIABLE, cache_dir, compiler
 from npucompose.replay.executor import onednn_functions
-from npucompose.replay.executor.held_kernels import HELD, header
+from npucompose.replay.executor.compiling import FLAGS, NAME, SOURCES, UNITS, CompilerFailed, compile_in
+from npucompose.replay.executor.held_kernels import HELD
 
-NAME = "npucompose_replay"
-SOURCES = Path(__file__).with_name("src")
 PREBUILT = Path(__file__).with_name("prebuilt")
 """What a wheel carries; a checkout has none."""
-FLAGS = ("-std=c++20", "-O2", "-fPIC", "-w", "-fvisibility=hidden", f"-DTORCH_EXTENSION_NAME={NAME}")
-UNITS = {
-    "python": ("front.cpp", "module.cpp"),
-    "kernels": (
-        "attention.cpp",
-        "generated.cpp",
-        "kernels.cpp",
-        "onednn.cpp",
-        "packed.cpp",
-        "pointwise.cpp",
-        "recording.cpp",
-        "streams.cpp",
-        "workers.cpp",
-    ),
-}
-"""What is compiled together: sources that read the same headers of torch, which takes most of the time."""
 BUILT_WITH = "built with the headers of torch "
 """What the extension says in its bytes, before a version."""
-TIME_LIMIT_S = 600.0
-LINES_KEPT = 12
-"""Of a compiler's complaint."""
 BUILDING = "building the native replayer, once for this torch"
 WORK = "building-"
 """How the name begins of the folder in which a build works."""
@@ -307,8 +285,8 @@ def _build(place: Path) -> Path:
         shutil.rmtree(left, ignore_errors=True)
     with beside(BUILDING), tempfile.TemporaryDirectory(dir=place, prefix=WORK) as work:
         try:
-            made = _compile(found, Path(work))
-        except _CompilerFailed as error:
+            made = compile_in(Path(work), found, _library())
+        except CompilerFailed as error:
             _put(f"{found}\n{error}", _failure(place), Path(work))
             raise Unavailable(str(error)) from None
         digest = hashlib.sha256(made.read_bytes()).hexdigest()
@@ -325,60 +303,6 @@ def _put(text: str, file: Path, work: Path) -> None:
     made.write_text(text, encoding="utf-8")
     made.chmod(0o600)
     os.replace(made, file)
-
-
-class _CompilerFailed(Exception):
-    pass
-
-
-def _compile(found: str, work: Path) -> Path:
-    """Each source with a compiler of its own, as many at a time as there are cores, then the linker."""
-    import torch
-
-    torch_folder = _torch()
-    include = torch_folder / "include"
-    (work / "held_kernels.inc").write_text(header(include))
-    (work / "onednn_functions.inc").write_text(onednn_functions.header(_library()))
-    abi = int(torch._C._GLIBCXX_USE_CXX11_ABI)
-    folders = [include, include / "torch" / "csrc" / "api" / "include", Path(sysconfig.get_paths()["include"])]
-    flags = [*FLAGS, f"-D_GLIBCXX_USE_CXX11_ABI={abi}", f"-I{work}", f"-I{SOURCES}"]
-    flags += [f"-isystem{path}" for path in folders]
-    flags += _without_paths({torch_folder: "torch", folders[-1]: "python", SOURCES: NAME, work: NAME})
-    commands, objects = [], []
-    for name, sources in UNITS.items():
-        unit, made = work / f"unit_{name}.cpp", work / f"unit_{name}.o"
-        unit.write_text("".join(f'#include "{source}"\n' for source in sources))
-        commands.append([found, *flags, "-c", str(unit), "-o", str(made)])
-        objects.append(made)
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
-    with ThreadPoolExecutor(max_workers=cores) as pool:
-        list(pool.map(_run, commands))
-    library, made = torch_folder / "lib", work / f"{NAME}.so"
-    # By name, not by path: torch is loaded first, and what it has loaded is found.
-    libraries = [f"-L{library}", "-ltorch_python", "-ltorch_cpu", "-lc10"]
-    _run([found, "-shared", *map(str, objects), *libraries, "-o", str(made)])
-    return made
-
-
-def _without_paths(folders: Mapping[Path, str]) -> list[str]:
-    """Flags that write a folder's name in place of its path: torch's assertions say which file they are in, and a wheel
-    shows nobody the machine that built it. Compilers also write what a link leads to."""
-    places = {place: name for folder, name in folders.items() for place in (folder, folder.resolve())}
-    return [f"-ffile-prefix-map={place}={name}" for place, name in places.items()]
-
-
-def _run(command: list[str]) -> None:
-    shown = f"`{command[0]} … -o {Path(command[-1]).name}`"
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=TIME_LIMIT_S, check=False)
-    except subprocess.TimeoutExpired:
-        raise _CompilerFailed(f"{shown} took longer than {TIME_LIMIT_S:g} s.") from None
-    except OSError as error:
-        raise _CompilerFailed(f"{shown} cannot be run: {error}") from None
-    if done.returncode:
-        complaints = [line for line in done.stderr.splitlines() if "error" in line] or done.stderr.splitlines()
-        said = "\n".join(complaints[:LINES_KEPT]) or "nothing"
-        raise _CompilerFailed(f"{shown} ended with status {done.returncode} and said:\n{said}")
 
 
 def _failure(place: Path) -> Path:

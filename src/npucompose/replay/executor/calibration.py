@@ -18,7 +18,7 @@ from torch.fx.node import map_aggregate
 from npucompose.errors import CaptureError
 from npucompose.graphs import Dependence
 from npucompose.replay.executor import tables
-from npucompose.replay.executor.native import ClockedTwice, clocked_twice
+from npucompose.replay.executor.clock import ClockedTwice, clocked_twice
 from npucompose.schema.cost_table import CostTable, Sample
 from npucompose.streams.calibrated import features
 from npucompose.streams.cost import ResultSizes

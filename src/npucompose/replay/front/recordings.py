@@ -7,7 +7,7 @@ from typing import Any
 
 from attrs import Factory, define
 
-from npucompose.replay.captured_graph import PlanCache
+from npucompose.replay.cached_plans import PlanCache
 from npucompose.replay.interface import Recording
 
 
