@@ -284,8 +284,8 @@ def page() -> None:
     models = [model for model in (*TABLED, *UNTUNED) if model in known]
     lines = [
         "# What each tuning of the CPU engine is worth", "",
-        "Written by `python -m benchmarks.tunings --page`, from benchmarks/results/tunings.json: time without the tuning",
-        "over time with it, medians of calls in turns, one thread, `max-autotune` detached; below 1 it costs. The row",
+        "Written by `python -m benchmarks.tunings --page` from benchmarks/results/tunings.json. The time without",
+        "the tuning over that with it, medians of calls in turns, one thread, `max-autotune` detached. The row",
         f"`{AGAIN}` is the same made twice: the noise. Models behind the sixth were never used for tuning.", "",
         f"| switched off | statements | geometric mean | {' | '.join(models)} |",
         f"| --- | --- | --- | {' | '.join('---' for _ in models)} |",
