@@ -1,7 +1,6 @@
-"""`python -m tools.dist [FOLDER]`: of the core and of each package the sdist, and from that alone the wheel, into dist/.
+"""`python -m tools.dist [FOLDER]`: sdists of the core and of each package, and wheels made of them alone, into dist/.
 
-The wheel that has the native replayer is compiled for the torch of this environment. Nothing is downloaded: hatchling is
-the one of this environment, too.
+The native replayer is compiled for the torch of this environment. Nothing is downloaded: hatchling is the one of here.
 """
 
 from __future__ import annotations
