@@ -111,7 +111,7 @@ def plans_at_first_sight(monkeypatch: pytest.MonkeyPatch) -> None:
 def times_that_nobody_measures() -> Iterator[None]:
     """Plans of tests do not depend on how long kernels take here; who needs a table of times brings one."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("npucompose.targets.cpu_recorder._cost_table", lambda: None)
+        patch.setattr("npucompose_replay.devices.cpu._cost_table", lambda: None)
         yield
 
 
@@ -165,7 +165,7 @@ def seeds_that_note_no_stack() -> Iterator[None]:
 @pytest.fixture(scope="session", autouse=True)
 def graphs_of_no_other_test() -> Iterator[None]:
     """What this machine has kept of graphs that earlier tests compiled stays out of later ones."""
-    from npucompose.targets import kept_graphs
+    from npucompose_replay.kept import graphs as kept_graphs
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(kept_graphs, "keeps", lambda _: False)
@@ -216,7 +216,7 @@ def fresh_dynamo() -> Iterator[None]:
 @pytest.fixture
 def one_quiet_thread(fresh_dynamo: None) -> Iterator[None]:
     """One thread in a kernel, and no warning of torch's."""
-    from tests.replay.capturing import one_thread
+    from tests.graph_helpers import one_thread
 
     with one_thread(), warnings.catch_warnings():
         warnings.simplefilter("ignore")

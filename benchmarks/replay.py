@@ -31,10 +31,10 @@ from npucompose.measure.numerics import compare
 from npucompose.measure.timing import Samples, interleaved, paired_ratio
 from npucompose.models import MODELS
 from npucompose.recorder import Handle
-from npucompose.replay.captured_graph import CapturedGraph
-from npucompose.replay.executor.native import Native
-from npucompose.replay.plan import lent_inputs
 from npucompose.table.modes import MODES as EVERY_MODE
+from npucompose_replay.captured_graph import CapturedGraph
+from npucompose_replay.executor.native import Native
+from npucompose_replay.plan import lent_inputs
 
 SMALL_US = 20.0
 NOT_SLOWER = 1.03

@@ -17,6 +17,7 @@ PACKAGES: Mapping[str, Mapping[str, tuple[str, ...]]] = {
         "project": ("vllm", "vllm-ascend", "sglang"),
         "reader of command lines": ("engines",),
     },
+    "replay": {"recorder": ("replay",)},
     "devtools": {"reader of logs and dumps": ("artefacts",)},
 }
 """{extra of npucompose: {kind of thing: names}}: what a message calls the kind, and the names that it may not know."""

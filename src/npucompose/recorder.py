@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 from attrs import frozen
 
 from npucompose.errors import CaptureError
+from npucompose.packages import distribution, pip_line
 from npucompose.registry import Registry
 from npucompose.results.graphs import Partition
 from npucompose.schema.experiment import Partial
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from npucompose.schema.cost_table import CostTable
 
 NAME = "replay"
-MISSING = "the recorder, npucompose-replay, is not installed: pip install 'npucompose[replay]'"
+MISSING = f"{distribution(NAME)} is not installed: {pip_line(NAME)}"
 
 # What a graph is lowered from, and what comes of it.
 

@@ -17,9 +17,9 @@ from torch._inductor.custom_graph_pass import CustomGraphPass
 from torch.profiler import ProfilerActivity, profile
 
 import npucompose
-from npucompose.replay.front.detached import detach_call
 from npucompose.serving.vllm.pieces import PIECES, Piece, Unrecorded, compiled, foretold_bytes, recorded_bytes
 from npucompose.serving.vllm.recipe import read
+from npucompose_replay.front.detached import detach_call
 
 RECIPE = """\
 # @package _global_

@@ -14,9 +14,9 @@ from npucompose.compose.tree import compose
 from npucompose.errors import CaptureError, ConfigError
 from npucompose.experiment.job import Job
 from npucompose.models import MODELS
-from npucompose.replay.interface import Admission
 from npucompose.serving.vllm.pieces import Unrecorded
 from npucompose.serving.vllm.recipe import Recipe, read, recipe_of
+from npucompose_replay.interface import Admission
 from tests.lock_examples import locked_of
 
 HEAD = "# @package _global_\n# served\n"
@@ -252,7 +252,7 @@ def test_another_torch_machine_recipe_or_source_is_another_key(tmp_path: Path, m
         assert (keys()[0] == first[0], keys()[1] == first[1]) == (False, True)
     monkeypatch.setattr(of_vllm, "code_digests", lambda packages, files: asked.append(packages) or {"a": "b"})
     assert keys()[0] != first[0]
-    assert asked == [(*of_vllm.RESULT_PACKAGES, "npucompose.serving"), ()]
+    assert asked == [(*of_vllm.result_packages(), "npucompose.serving"), ()]
 
 
 def test_each_size_that_is_left_out_is_said_once_and_all_above_the_largest_together() -> None:

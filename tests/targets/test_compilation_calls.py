@@ -26,10 +26,10 @@ from npucompose.targets.backend import Notices
 from npucompose.targets.base import VendorCompiler
 from npucompose.targets.compilation import Compilation
 from npucompose.targets.compiled_calls import Versions
-from npucompose.targets.frozen_weights import FrozenWeights
 from npucompose.vendor.compiler import CompilerOptions
 from npucompose.vendor.inductor import InductorOptions
-from tests.replay.capturing import traced
+from npucompose_replay.inductor.frozen_weights import FrozenWeights
+from tests.graph_helpers import traced
 from tests.sample_graphs import mm_abs_sub
 from tests.targets.noting import CUT, MODE, Lowered, Noting, backend, begun, dynamos, named
 
@@ -205,7 +205,7 @@ def test_calls_of_all_recorded_graphs_are_counted_together() -> None:
 def test_calls_are_made_so_that_dynamo_freezes_where_inductor_is_asked_to(
     monkeypatch: pytest.MonkeyPatch, fusing: bool, freezing: bool, wrapped: bool
 ) -> None:
-    from npucompose.targets import freezing as around
+    from npucompose_replay.inductor import freezing as around
 
     monkeypatch.setattr(around, "freezing_while_tracing", lambda *given: given)
     options = InductorOptions(values={"freezing": freezing, "frozen_weights": "error"})

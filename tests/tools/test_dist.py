@@ -213,7 +213,7 @@ def test_a_torn_file_of_the_wheel_is_not_loaded(installed: Installed) -> None:
     whole = carried.read_bytes()
     carried.write_bytes(whole[:5000])
     try:
-        script = "from npucompose.replay.executor import build; print(build.state().kind)"
+        script = "from npucompose_replay.executor import build; print(build.state().kind)"
         assert installed.run("python", "-c", script).stdout == "impossible\n"
     finally:
         carried.write_bytes(whole)

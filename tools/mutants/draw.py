@@ -18,7 +18,7 @@ SOURCES = {
     "src/npucompose": ("*.py", "*.cpp", "*.h"), "src/hydra_plugins": ("*.py",), "airflow_free": ("*.py",),
     **{f"packages/{package.name}/src": ("*.py", "*.cpp", "*.h") for package in packages()},
 }  # fmt: skip
-NATIVE = "src/npucompose/replay/executor/src"
+NATIVE = "packages/replay/src/npucompose_replay/executor/src"
 PRODUCT = "src/npucompose"
 PACKAGES: dict[str, tuple[str, ...]] = {
     "airflow_free": ("airflow_free",),

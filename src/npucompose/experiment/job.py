@@ -15,7 +15,7 @@ from airflow_free.forkserver import WorkerTask
 from airflow_free.keys import Ingredients, code_digests, digest, plain
 from airflow_free.outcome import Limits
 from airflow_free.stage import Stage
-from npucompose import executed_caches
+from npucompose import executed_caches, recorder
 from npucompose.compose.check import Checked, SectionCache, check
 from npucompose.compose.tree import Composed
 from npucompose.errors import ConfigError, raise_for, unknown
@@ -40,7 +40,8 @@ from npucompose.version import torch_warning
 
 LOG = "run.log"
 RESULT_PACKAGES = (
-    "npucompose.ops", "npucompose.graphs", "npucompose.streams", "npucompose.sinking", "npucompose.replay",
+    "npucompose.ops", "npucompose.graphs", "npucompose.streams", "npucompose.sinking", "npucompose.recorder",
+    "npucompose.placement", "npucompose.bits",
     "npucompose.targets", "npucompose.compose", "npucompose.measure", "npucompose.schema", "npucompose.table",
     "npucompose.vendor", "npucompose.results", "npucompose.passes.base",
     "npucompose.passes.pipeline", "npucompose.passes.proof", "npucompose.passes.metadata",
@@ -48,6 +49,12 @@ RESULT_PACKAGES = (
     "npucompose.experiment.stages",
 )  # fmt: skip
 """Packages and modules whose source decides a result, beside the passes and the model that the experiment names."""
+
+
+def result_packages() -> tuple[str, ...]:
+    """The same, and the package of the recorder, where one is installed."""
+    found = recorder.installed()
+    return RESULT_PACKAGES if found is None else (*RESULT_PACKAGES, source_of(type(found)))
 
 
 ANEW = (AblationStage.name, ModesStage.name)
@@ -242,7 +249,7 @@ def _code(checked: Checked, order: Sequence[Stage[Any]], remembered: dict[str, s
     if checked.model is not None:
         named.add(source_of(type(checked.model)))
         files = [*files, *checked.model.source_files()]
-    return code_digests((*RESULT_PACKAGES, *sorted(named)), files, remembered)
+    return code_digests((*result_packages(), *sorted(named)), files, remembered)
 
 
 def source_of(cls: type[Any]) -> str:

@@ -15,7 +15,7 @@ from attrs import frozen
 from airflow_free.keys import code_digests, digest
 from npucompose.compose.check import Checked
 from npucompose.errors import ConfigError, unknown
-from npucompose.experiment.job import RESULT_PACKAGES, source_of, values_of
+from npucompose.experiment.job import result_packages, source_of, values_of
 from npucompose.machine import installed_version
 from npucompose.serving.recipe_file import read_checked, without_freezing
 from npucompose.serving.vllm.options import VllmOptions
@@ -80,7 +80,7 @@ class Recipe:
         return digest(
             {
                 "recipe": values_of(self.checked),
-                "sources": self._sources(*RESULT_PACKAGES, "npucompose.serving"),
+                "sources": self._sources(*result_packages(), "npucompose.serving"),
                 "torch": installed_version("torch"),
                 "machine": dict(self.checked.target.identity()),
             }
