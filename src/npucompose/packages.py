@@ -18,7 +18,10 @@ PACKAGES: Mapping[str, Mapping[str, tuple[str, ...]]] = {
         "reader of command lines": ("engines",),
     },
     "replay": {"recorder": ("replay",)},
-    "devtools": {"reader of logs and dumps": ("artefacts",)},
+    "devtools": {
+        "command": ("compare-dumps", "device-kit", "profile", "protocol", "sizes"),
+        "reader of logs and dumps": ("artefacts",),
+    },
 }
 """{extra of npucompose: {kind of thing: names}}: what a message calls the kind, and the names that it may not know."""
 

@@ -36,7 +36,7 @@ NATIVE_CALLS = "packages/replay/src/npucompose_replay/executor/native.py"
 """Whoever runs a function of that file runs C++."""
 UNSEEN = {
     "packages/replay/src/npucompose_replay/executor/src/": "packages/replay/tests/replay_tests/executor/",
-    "src/npucompose/experiment/kit_files/": "tests/recipe/test_device_kit.py",
+    "packages/devtools/src/npucompose_devtools/device_kit/kit_files/": "packages/devtools/tests/device_kit/",
 }
 """{sources that run where coverage.py does not look, compiled or as copies elsewhere: tests that run them}."""
 FARTHEST = 100
