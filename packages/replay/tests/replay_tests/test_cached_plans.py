@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from npucompose.bits import same_bytes
-from npucompose_replay import captured_graph
+from npucompose_replay import cached_plans
 from npucompose_replay.cached_plans import CachedPlan, PlanCache
 from npucompose_replay.capture import recorder
 from npucompose_replay.captured_graph import CapturedGraph
@@ -138,13 +138,13 @@ def recorded(n: int) -> CapturedGraph:
 
 def test_there_are_at_most_so_many_plans_and_so_many_bytes_of_constants(monkeypatch: pytest.MonkeyPatch):
     plans, made = PlanCache(), {n: recorded(n) for n in (2, 3, 4, 5)}
-    monkeypatch.setattr(captured_graph, "MOST_STEPS", 2 * len(made[2].plan.steps))
+    monkeypatch.setattr(cached_plans, "MOST_STEPS", 2 * len(made[2].plan.steps))
     for n in (2, 3, 4):
         plans.keep(n, made[n])
     assert [n in plans for n in (2, 3, 4)] == [False, True, True]
     plans.keep(2, made[2], wanted=3)
     assert [n in plans for n in (2, 3, 4)] == [True, True, False]
-    monkeypatch.setattr(captured_graph, "MOST_BYTES", 1)
+    monkeypatch.setattr(cached_plans, "MOST_BYTES", 1)
     plans.keep(5, made[5])
     assert len(plans) == 0
 

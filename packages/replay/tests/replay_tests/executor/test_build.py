@@ -462,7 +462,7 @@ def test_a_kernel_that_torch_lacks_is_left_out(tmp_path: Path) -> None:
 
 def test_every_unit_is_compiled_and_linked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ran: list[list[str]] = []
-    monkeypatch.setattr(build, "_run", ran.append)
+    monkeypatch.setattr(compiling, "_run", ran.append)
     made = compiling.compile_in(tmp_path, "g++", build._library())
     *compiled, linked = ran
     objects = {command[-1] for command in compiled}
@@ -474,7 +474,7 @@ def test_every_unit_is_compiled_and_linked(tmp_path: Path, monkeypatch: pytest.M
 def test_no_path_of_this_machine_is_compiled_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nor of what a link leads to, which compilers prefer where it is shorter."""
     ran: list[list[str]] = []
-    monkeypatch.setattr(build, "_run", ran.append)
+    monkeypatch.setattr(compiling, "_run", ran.append)
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "real")
     compiling.compile_in(tmp_path / "link", "g++", build._library())
