@@ -115,7 +115,8 @@ def application(**said: Any) -> Callable[[Path], Any]:
 
 
 FULL = "the folder of the run cannot be written"
-FOREIGN, SOURCES = "npucompose.compose.untrusted_config", "npucompose.compose.hydra_loader"
+FOREIGN, SOURCES = "npucompose.compose.untrusted_config", "npucompose.compose.sources"
+APPLICATION = "npucompose.compose.hydra_loader"
 REFERENCES, CHECK = (f"npucompose.compose.{name}" for name in ("references", "check"))
 EXECUTOR = "npucompose.schema.sweep"
 HYDRA = "a file may not hold hydra.*"
@@ -269,12 +270,12 @@ CASES = (
     ),
     Case(CHECK, "runs the genuine", another_wheel, "target=npu_offline runs the genuine classes of"),
     Case(
-        SOURCES,
+        APPLICATION,
         "cannot be written",
         application(),
         "the folder of the run cannot be written: a/run No space left",
         "OSError",
     ),
-    Case(SOURCES, "only one of", application(run=True, multirun=True), "only one of --run", FULL),
-    Case(SOURCES, "--resolve is for", application(run=True, resolve=True), "--resolve is for --cfg", FULL),
+    Case(APPLICATION, "only one of", application(run=True, multirun=True), "only one of --run", FULL),
+    Case(APPLICATION, "--resolve is for", application(run=True, resolve=True), "--resolve is for --cfg", FULL),
 )
