@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from npucompose.compose.conf import added_dirs, choices_of, conf_dir, files_of
-from npucompose.compose.hydra_loader import loader_of
-from npucompose.compose.sources import DEEPEST, MOST_FILES
+from npucompose.compose.hydra_loader import Loader
+from npucompose.compose.sources import DEEPEST, MOST_FILES, Files
 from npucompose.compose.tree import compose
 from npucompose.compose.untrusted_config import includes, is_hydra, read_foreign
 from npucompose.errors import ConfigError
@@ -132,7 +132,7 @@ def written(folder: Path, files: dict[str, str]) -> Path:
 
 
 def loaded(folder: Path, config_path: str) -> Any:
-    return loader_of([folder]).repository.load_config(config_path)
+    return Loader(Files([folder])).repository.load_config(config_path)
 
 
 def test_a_chain_of_defaults_may_be_long_and_is_not_endless(tmp_path: Path) -> None:
@@ -174,7 +174,7 @@ def test_files_of_other_groups_count_too(tmp_path: Path) -> None:
 
 def test_hydra_is_handed_a_copy_without_the_values_and_a_missing_file_is_nothing(tmp_path: Path) -> None:
     text = "defaults: [mlp]\nsize: ${seed}\nhidden: {a: 1}\n"
-    loader = loader_of([written(tmp_path, {"model/mine.yaml": text})])
+    loader = Loader(Files([written(tmp_path, {"model/mine.yaml": text})]))
     for _ in range(2):
         handed = loader.repository.load_config("model/mine")
         assert handed is not None

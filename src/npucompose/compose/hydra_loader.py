@@ -8,7 +8,6 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 from hydra import version
@@ -21,17 +20,17 @@ from hydra.types import RunMode
 from omegaconf import flag_override
 
 from npucompose.compose.overrides import parsed_overrides, translate_hydra_errors
-from npucompose.compose.references import CLOSED, Environment, escaped
+from npucompose.compose.references import escaped
 from npucompose.compose.sources import Files
 from npucompose.errors import ConfigError
 from npucompose.models import MODELS
 from npucompose.table.structure import facts_of, structure
 
-Tree = Mapping[str, Any]
-
 
 class Loader(ConfigLoaderImpl):
-    """Hydra's, over our places: it follows defaults lists, and composes what is its own."""
+    """Hydra's, over our places, beside any that a running Hydra application holds: it follows defaults lists, and
+    composes what is its own.
+    """
 
     def __init__(self, files: Files) -> None:
         version.setbase("1.3")
@@ -40,17 +39,10 @@ class Loader(ConfigLoaderImpl):
         self.get_sources()[1:1] = files.sources  # after Hydra's own, before what is registered with it
 
 
-def loader_of(config_dirs: Sequence[Path], environment: Environment = CLOSED) -> Loader:
-    """Hydra's loader over conf/ and `config_dirs`, beside any that a running Hydra application holds; values may read
-    the variables of `environment`.
-    """
-    return Loader(Files(config_dirs, environment))
-
-
 class Application(Loader):
     """For Hydra as the application: what it shows and writes down is the tree that was composed."""
 
-    def __init__(self, files: Files, composed: Callable[[Sequence[str], bool], Tree]) -> None:
+    def __init__(self, files: Files, composed: Callable[[Sequence[str], bool], Mapping[str, Any]]) -> None:
         """`composed` makes the tree of overrides: with references followed, or as it is written."""
         super().__init__(files)
         self.composed = composed
@@ -88,7 +80,7 @@ class Application(Loader):
         return master_config
 
 
-def _settled(tree: Tree, *, trusted: bool) -> Tree:
+def _settled(tree: Mapping[str, Any], *, trusted: bool) -> Mapping[str, Any]:
     """With what the model's own code says of its options, where the command line trusts it; mistakes are told later."""
     options = dict(tree["model"]) if trusted and isinstance(tree.get("model"), Mapping) else {}
     with suppress(ConfigError):
@@ -103,7 +95,6 @@ def _settled(tree: Tree, *, trusted: bool) -> Tree:
 # What `hydra.main` does, with our loader in the place of its own.
 
 NAME = "run"
-MOST_SHOWN = 200
 
 
 def run_application(
@@ -122,7 +113,7 @@ def run_application(
         except BrokenPipeError:
             raise  # of whoever reads what Hydra answers: it has enough
         except OSError as error:
-            where = f" {str(error.filename)[:MOST_SHOWN]}" if error.filename else ""
+            where = f" {str(error.filename)[:200]}" if error.filename else ""
             raise ConfigError(f"the folder of the run cannot be written:{where} {error.strerror or error}.") from error
         finally:
             GlobalHydra.instance().clear()

@@ -26,7 +26,6 @@ from npucompose.input_safety import plain_data
 MOST_FILES = 1_000
 """Of one defaults list, a file counted each time that it is named."""
 DEEPEST = 50
-ON_DISK = "file://"
 
 
 @frozen(kw_only=True)
@@ -72,7 +71,7 @@ class Folder(Source):
     """The YAML of a package, the file of a choice named by its group and its name."""
 
     def __init__(self, provider: str, folder: Path) -> None:
-        super().__init__(provider, f"{ON_DISK}{folder}")
+        super().__init__(provider, f"file://{folder}")
         self.read: dict[str, Choice] = {}
 
     @staticmethod

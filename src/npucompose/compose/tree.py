@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from npucompose.compose.hydra_loader import Application, Loader
     from npucompose.compose.sources import Choice
 
-    Files = Sequence[tuple[ResultDefault, Choice]]
+    Brought = Sequence[tuple[ResultDefault, Choice]]
 
 
 @frozen(kw_only=True)
@@ -123,11 +123,12 @@ class Composer:
             raise ConfigError(
                 f"--config-name {config_name[:LONGEST_NAME]}: the name of a file of conf/, without .yaml."
             )
-        from npucompose.compose.hydra_loader import loader_of
+        from npucompose.compose.hydra_loader import Loader
+        from npucompose.compose.sources import Files
 
         self.config_name = config_name
         self.environment = environment
-        self.loader = loader_of(added_dirs(config_dirs), environment)
+        self.loader = Loader(Files(added_dirs(config_dirs), environment))
         self._combinations: dict[tuple[str, ...], _Combination] = {}
         self._is_group = cache(self.loader.repository.group_exists)
         self._problems = cache(self._found_problems)
@@ -301,7 +302,7 @@ def _is_of_leaf(provenance: Mapping[str, str], o: Override) -> bool:
     return o.key_or_group in provenance and not o.is_delete() and not isinstance(o.value(), dict)
 
 
-def _merged(files: Files) -> dict[str, Any]:
+def _merged(files: Brought) -> dict[str, Any]:
     """What the files say, later ones above."""
     tree: dict[str, Any] = {}
     for d, file in files:
@@ -309,7 +310,7 @@ def _merged(files: Files) -> dict[str, Any]:
     return tree
 
 
-def _repeated_passes(files: Files) -> list[str]:
+def _repeated_passes(files: Brought) -> list[str]:
     """Passes that two files of the defaults list bring, as in `passes=[clean,cse]` where clean holds cse already."""
     bringers: dict[str, list[str]] = {}
     for d, file in files:
@@ -324,7 +325,7 @@ def _named(d: ResultDefault) -> str:
     return f"conf/{d.config_path}.yaml"
 
 
-def _origins(files: Files, chosen: set[str]) -> dict[str, str]:
+def _origins(files: Brought, chosen: set[str]) -> dict[str, str]:
     """{dotted path: origin}, later files last, as they are merged."""
     origins: dict[str, str] = {}
     choosers = _choosers(files)
@@ -339,7 +340,7 @@ def _origins(files: Files, chosen: set[str]) -> dict[str, str]:
     return origins
 
 
-def _choosers(files: Files) -> dict[str, str]:
+def _choosers(files: Brought) -> dict[str, str]:
     """{group: "by conf/target/npu_offline.yaml"} of the groups that a file of the defaults list overrides."""
     return {
         entry.split()[-1].strip("/"): f"by {_named(d)}"
