@@ -10,6 +10,13 @@ READY_EXTRAS := $(VENV)/.ready-extras
 READY_BENCH := $(VENV)/.ready-bench
 READY_RIVALS := $(VENV)/.ready-rivals
 READY_CI := $(VENV)/.ready-ci
+# The core and every package beside it, from their sources.
+PACKAGES := $(patsubst %/pyproject.toml,%,$(wildcard packages/*/pyproject.toml))
+EDITABLE := --quiet --no-deps --no-build-isolation $(patsubst %,--editable ./%,. $(PACKAGES))
+# The same for a Python that has installed none of them.
+EMPTY :=
+SPACE := $(EMPTY) $(EMPTY)
+SOURCES = $(subst $(SPACE),:,$(patsubst %,$(CURDIR)/%/src,. $(PACKAGES)) $(CURDIR))
 # Files by their hashes, and nothing that was not asked for. torch comes by its version: its builds are different files.
 LOCKED := install --quiet $(PIP_FLAGS) --require-hashes --no-deps --no-build-isolation
 
@@ -27,12 +34,12 @@ SEED ?= $(shell date +%s)
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 12
 
-$(READY): pyproject.toml constraints.txt requirements/build.lock requirements/dev.lock
+$(READY): pyproject.toml $(PACKAGES:%=%/pyproject.toml) constraints.txt requirements/build.lock requirements/dev.lock
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip $(LOCKED) --requirement requirements/build.lock
 	$(BIN)/python -m pip $(LOCKED) --requirement requirements/dev.lock
 	$(BIN)/python -m pip install --quiet $(PIP_FLAGS) --constraint $(CONSTRAINTS) torch
-	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable .
+	$(BIN)/python -m pip install $(EDITABLE)
 	@touch $@
 
 $(READY_EXTRAS): $(READY) requirements/extras.lock
@@ -71,6 +78,9 @@ native: $(READY)  ## the native replayer, built for this torch
 
 test: $(READY) wheel native  ## the tests (made for 5 minutes on two idle cores)
 	$(PYTEST) --durations=20
+
+test-core: $(READY) wheel native  ## those of the core alone, without the packages' own
+	$(PYTEST) tests
 
 test-shuffled: $(READY) wheel native  ## the same, files and the tests of each in an order by SEED (default: a new one)
 	$(PYTEST) --shuffled $(SEED)
@@ -112,7 +122,7 @@ mutants: $(READY) wheel  ## careless changes by the hundred, and which of them m
 	$(BIN)/python -m tools.mutants
 
 test-npu: .host  ## on a host with an NPU, with its own torch and torch_npu: prove every claim, write benchmarks/results/npu-….json
-	PYTHONPATH=$(CURDIR)/.host:$(CURDIR)/src:$(CURDIR)$${PYTHONPATH:+:$$PYTHONPATH} $(PYTHON) -m pytest -p no:cacheprovider -m npu tests/npu
+	PYTHONPATH=$(CURDIR)/.host:$(SOURCES)$${PYTHONPATH:+:$$PYTHONPATH} $(PYTHON) -m pytest -p no:cacheprovider -m npu tests/npu
 
 test-cuda: $(READY)  ## on a host with an NVIDIA GPU: CUDA graphs against eager, write benchmarks/results/cuda-….json
 	$(BIN)/python -m pytest -m cuda tests/targets/cuda
@@ -132,13 +142,13 @@ test-cuda: $(READY)  ## on a host with an NVIDIA GPU: CUDA graphs against eager,
 
 # vLLM fixes the versions of two hundred packages, so it has an environment of its own. What it brings for pictures and
 # sound is built for another torch, and importing that would end the process.
-.vllm: requirements/build.lock requirements/serving.txt constraints.txt pyproject.toml
+.vllm: requirements/build.lock requirements/serving.txt constraints.txt pyproject.toml $(PACKAGES:%=%/pyproject.toml)
 	$(PYTHON) -m venv $@
 	$@/bin/python -m pip $(LOCKED) --requirement requirements/build.lock
 	$@/bin/python -m pip install --quiet $(PIP_FLAGS) torch==$$(sed -n 's/^torch==//p' constraints.txt)
 	$@/bin/python -m pip install --quiet $(PIP_FLAGS) --requirement requirements/serving.txt
 	$@/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
-	$@/bin/python -m pip install --quiet --no-deps --no-build-isolation --editable .
+	$@/bin/python -m pip install $(EDITABLE)
 	@touch $@
 
 test-serving: .vllm  ## recipes in the genuine vLLM, in an environment of its own; an hour
@@ -156,9 +166,9 @@ serving-requests: .vllm  ## 2,000 random requests to vLLM's server, with a recip
 bundle: .bundle  ## .bundle: all that test-cuda-offline needs beside torch, to be copied to a host without network
 
 test-cuda-offline:  ## test-cuda with the torch of $(PYTHON) and .bundle; installs nothing
-	PYTHONPATH=$(CURDIR)/.bundle:$(CURDIR)/src:$(CURDIR) $(PYTHON) -m pytest -p no:cacheprovider -m cuda tests/targets/cuda
+	PYTHONPATH=$(CURDIR)/.bundle:$(SOURCES) $(PYTHON) -m pytest -p no:cacheprovider -m cuda tests/targets/cuda
 
-dist: $(READY)  ## the sdist, and the wheel with the replayer compiled for this torch, Python and platform, into dist/
+dist: $(READY)  ## sdists and wheels of the core and the packages, the replayer compiled for this torch and platform, into dist/
 	$(BIN)/python -m tools.dist
 
 try-dist: $(READY)  ## both made, and the wheel installed into an empty environment without a compiler, where README's commands run
@@ -214,4 +224,4 @@ golden: $(READY)  ## rewrite the golden files, to be reviewed as a diff
 clean:  ## remove .venv and what runs leave behind
 	rm -rf $(VENV) .vllm .host .bundle .bundle.build dist outputs multirun .npucompose
 
-.PHONY: help install extras ci-extras rivals run wheel native test test-shuffled surroundings test-full test-sanitized test-sanitized-fast fuzz-programs fuzz-fused op-db fuzz-strangers mutants test-npu test-serving bench-serving serving-sizes serving-requests test-cuda test-cuda-offline bundle lock check bench bench-generate bench-streams bench-table bench-memory bench-large huggingface npu-tables pictures golden clean dist try-dist
+.PHONY: help install extras ci-extras rivals run wheel native test test-core test-shuffled surroundings test-full test-sanitized test-sanitized-fast fuzz-programs fuzz-fused op-db fuzz-strangers mutants test-npu test-serving bench-serving serving-sizes serving-requests test-cuda test-cuda-offline bundle lock check bench bench-generate bench-streams bench-table bench-memory bench-large huggingface npu-tables pictures golden clean dist try-dist

@@ -17,14 +17,14 @@ from torch import fx
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from npucompose import ops
-from npucompose.compose.conf import conf_dir
 from npucompose.passes.base import Pass
 from npucompose.passes.pipeline import build
 from npucompose.schema.adapt import RuleSet
 from npucompose.schema.capabilities import Capabilities
 from npucompose.schema.experiment import Choice
 from npucompose.table.structure import structure
-from npucompose_extensions.paddle import operators
+from npucompose_extras.paddle import operators
+from tools.layout import choices
 
 CAN = Capabilities(target="null_device", mode="reduce-overhead")
 NAMES = ("adapt", "replace", "cancel_moves")
@@ -77,7 +77,7 @@ def graph_of(nodes: int) -> fx.GraphModule:
 
 def seconds(nodes: int, names: tuple[str, ...], runs: int) -> tuple[dict[str, float], int]:
     """{pass: best time} and the size of the graph."""
-    rules = structure(RuleSet, yaml.safe_load((conf_dir() / "adapt" / "paddle.yaml").read_text()), "adapt")
+    rules = structure(RuleSet, yaml.safe_load(choices("adapt")["adapt=paddle"].read_text()), "adapt")
     passes: tuple[tuple[str, Pass], ...] = build({name: Choice(name=name) for name in names}, {"adapt": rules})
     found: dict[str, list[float]] = {name: [] for name in names}
     size = 0

@@ -37,6 +37,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
+from tools.layout import import_folders
+
 ROOT = Path(__file__).resolve().parents[1]
 CLIENT = Path(__file__).with_name("nursery_client.py")
 FILES = "NPUCOMPOSE_TEST_FILES"
@@ -64,7 +66,7 @@ PRELOADED = (
     "torch.utils.cpp_extension", "hydra._internal.hydra", "omegaconf", "rich.progress", "sympy.tensor.tensor",
 )  # fmt: skip
 """What a worker imports on its way, beside the product itself."""
-OURS = ("airflow_free", "npucompose", "npucompose_extensions")
+OURS = ("airflow_free", "npucompose", *sorted(import_folders()))
 NOT_HERE = re.compile(r"npucompose\.(targets\.npu|scope$|serving\.vllm\.)")
 """What needs a device, or vLLM, or, loaded before TorchAir, defines operators in its place (`npucompose.scope`)."""
 READ_AT_THE_BEGINNING = re.compile(

@@ -18,6 +18,7 @@ from npucompose.cli import main
 from npucompose.console import console, guarded
 from npucompose.errors import visible
 from npucompose.experiment.sweep.run import PointEntry, PointLedger
+from tools.layout import product
 
 ROOT = Path(__file__).resolve().parents[1]
 HOSTILE = "a\x1b]0;owned\x07b\x9b31mc\u202egnp\u2066d\x00\x7f\r\u200fe\ud800"
@@ -104,8 +105,8 @@ def test_every_command_is_under_guard(tmp_path: Path, capsys: pytest.CaptureFixt
 def test_one_module_makes_consoles() -> None:
     makers = [
         f"{path.relative_to(ROOT)}:{node.lineno}"
-        for folder in ("src", "npucompose_extensions", "airflow_free")
-        for path in (ROOT / folder).rglob("*.py")
+        for folder in product().values()
+        for path in folder.rglob("*.py")
         for text in [path.read_text()]
         if "Console" in text
         for node in ast.walk(ast.parse(text))

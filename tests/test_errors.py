@@ -12,8 +12,6 @@ from typing import Any
 
 import pytest
 
-import airflow_free
-import npucompose_extensions
 from npucompose import errors
 from npucompose.errors import (
     ConfigError,
@@ -27,6 +25,7 @@ from npucompose.errors import (
 )
 from npucompose.ops.definitions import UnsupportedArgument
 from npucompose.replay.gate import Refused
+from tools.layout import product
 
 
 @pytest.mark.parametrize(
@@ -124,11 +123,7 @@ def test_code_that_no_person_wrote_is_not_named() -> None:
     assert users_line(ValueError("never raised")) is None
 
 
-SOURCES = (
-    Path(errors.__file__).parent,
-    Path(airflow_free.__file__).parent,
-    Path(npucompose_extensions.__file__).parent,
-)
+SOURCES = tuple(product().values())
 _RAISED = re.compile(r"^class \w+\((?:\w+, )*\w*(?:Error|Exception|Request|Refused)(?:, \w+)*\):", re.MULTILINE)
 
 

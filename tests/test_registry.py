@@ -21,10 +21,11 @@ from npucompose.registry import Registry
 from npucompose.report.listing import choices
 from npucompose.table.modes import MODES, ModeSpec
 from npucompose.targets import TARGETS
+from tools.layout import import_folders
 
 ROOT = Path(__file__).parents[1]
 REGISTRIES = (MODELS, PASSES, PATTERNS, TARGETS, DIALECTS, TRACKERS, STAGES)
-EXTENSIONS = "npucompose_extensions"
+EXTENSIONS = tuple(import_folders())
 
 
 def places(registry: Registry[Any]) -> dict[str, str]:

@@ -22,6 +22,7 @@ from npucompose.report import keys
 from npucompose.results import premises, record
 from npucompose.results.measured import TimeSamples
 from tests.docs.blocks import ALL, ROOT
+from tools.layout import choices
 
 Golden = Callable[[str, str], None]
 GOLDEN = ROOT / "tests" / "golden"
@@ -180,8 +181,7 @@ def test_commands_options_and_exit_statuses_are_those_that_were_reviewed(golden:
 
 
 def test_groups_and_choices_are_those_that_were_reviewed(golden: Golden) -> None:
-    files = sorted((ROOT / "conf").glob("*/*.yaml"))
-    golden("stability/choices.txt", REVIEW + "".join(f"{file.parent.name}={file.stem}\n" for file in files))
+    golden("stability/choices.txt", REVIEW + "".join(f"{name}\n" for name in choices()))
 
 
 def fields(cls: type[Any], path: str = "", without: Collection[str] = ()) -> Iterator[str]:

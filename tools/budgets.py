@@ -26,7 +26,8 @@ BEGIN, END = "<!-- budgets -->", "<!-- end of budgets -->"
 STEPS = {"statements": 100, "files": 5, "native_lines": 100, "test_lines": 500, "names": 50}
 """{what is counted: what a figure of the page is rounded up to}."""
 WORDS = {"native_lines": "lines of C++", "test_lines": "lines of tests", "names": "public names"}
-SOURCES = (("src/npucompose", "npucompose_extensions", "airflow_free"), ("tests",))
+SOURCES = (("src/npucompose", "airflow_free", "packages/*/src"), ("tests", "packages/*/tests"))
+"""Folders of code, then of tests, as patterns from the root."""
 NATIVE = (".cpp", ".h")
 
 
@@ -88,8 +89,8 @@ def measured(found: Sequence[Package], root: Path = ROOT) -> tuple[dict[str, Cou
 
 
 def _texts(root: Path, folders: Sequence[str]) -> Iterator[tuple[str, str]]:
-    for folder in folders:
-        for path in sorted((root / folder).rglob("*")):
+    for folder in (found for pattern in folders for found in sorted(root.glob(pattern))):
+        for path in sorted(folder.rglob("*")):
             if path.suffix in (".py", *NATIVE) and path.is_file():
                 yield path.relative_to(root).as_posix(), path.read_text(encoding="utf-8")
 

@@ -1,6 +1,6 @@
-"""`python -m tools.dist [FOLDER]`: the sdist, and from the sdist alone the wheel with the native replayer, into dist/.
+"""`python -m tools.dist [FOLDER]`: sdists of the core and of each package, and wheels made of them alone, into dist/.
 
-Nothing is downloaded: hatchling is the one of this environment, and torch too, for which the replayer is compiled.
+The native replayer is compiled for the torch of this environment. Nothing is downloaded: hatchling is the one of here.
 """
 
 from __future__ import annotations
@@ -13,17 +13,18 @@ import tarfile
 import tempfile
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[1]
+from tools.layout import ROOT, packages
+
 CARRYING = {"HATCH_BUILD_HOOK_ENABLE_CUSTOM": "true"}
 """Hatchling's own variable for tools/wheel_hook.py."""
 
 
-def make(folder: Path) -> tuple[Path, Path]:
-    """The sdist of this checkout and the wheel made of it, in `folder`."""
+def make(folder: Path, project: Path = ROOT) -> tuple[Path, Path]:
+    """The sdist of the core, or of the package in a folder, and the wheel made of it, in `folder`."""
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="npucompose-dist-") as place:
         made, unpacked = Path(place) / "made", Path(place) / "unpacked"
-        sdist = _built("sdist", ROOT, made)
+        sdist = _built("sdist", project, made)
         with tarfile.open(sdist) as packed:
             packed.extractall(unpacked, filter="data")
         (source,) = unpacked.iterdir()
@@ -40,5 +41,6 @@ def _built(target: str, source: Path, folder: Path) -> Path:
 
 
 if __name__ == "__main__":
-    for made in make(Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT / "dist"):
+    folder = Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT / "dist"
+    for made in (file for project in (ROOT, *packages()) for file in make(folder, project)):
         print(f"{made}: {made.stat().st_size / 1e6:.1f} MB")

@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.strangers import trace
+from tools.layout import python_path
 
 ROOT = Path(__file__).resolve().parents[1]
 LONGEST_S, MOST_BYTES = 2.0, 64 << 20
@@ -113,7 +114,7 @@ def read(folder: Path, files: dict[str, bytes]) -> Iterator[str]:
     from airflow_free.errors import OrchestratorError
     from npucompose.errors import ConfigError
     from npucompose.experiment.sweep.run import PointLedger
-    from npucompose_extensions.device_files.tensors import load
+    from npucompose_devtools.device_files.tensors import load
 
     def of_ledger(open_it: Any) -> object:
         with open_it(folder) as there:
@@ -207,7 +208,7 @@ def witnessed(kind: str, count: int, seed: int) -> int:
         (place / "tmp").mkdir(parents=True)
         os.mkfifo(pipe)
         words = [sys.executable, "-m", "tools.fuzz_foreign_files", "--inside", kind, str(count), str(seed)]
-        path = os.pathsep.join((str(ROOT), str(ROOT / "src")))
+        path = python_path()
         variables = {**os.environ, "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1", "TMPDIR": str(place / "tmp")}
         process = subprocess.Popen(trace.command(words, pipe), cwd=place, env=variables)
         with pipe.open(errors="replace") as lines:

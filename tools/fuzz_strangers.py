@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from tools import result_file
+from tools.layout import CORE, python_path
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results" / "fuzz_strangers.json"
@@ -46,13 +47,7 @@ MARKS = (
 def sources() -> str:
     """A digest of what the verdicts depend on."""
     digest = hashlib.sha256()
-    folders = [
-        ROOT / "src",
-        ROOT / "npucompose_extensions",
-        ROOT / "airflow_free",
-        ROOT / "conf",
-        ROOT / "tests" / "strangers",
-    ]
+    folders = [*(ROOT / name for name in (*CORE, "packages")), ROOT / "tests" / "strangers"]
     for path in sorted(path for folder in folders for path in folder.rglob("*") if path.suffix in (".py", ".yaml")):
         digest.update(path.read_bytes())
     digest.update(Path(__file__).read_bytes())
@@ -164,7 +159,7 @@ def alone(case: Any) -> dict[str, Any]:
     """The case through a command line of its own."""
     began = time.monotonic()
     program = [sys.executable, "-c", "import sys; from npucompose.cli import main; sys.exit(main())", *case.command]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)])}
+    environment = {**os.environ, "PYTHONPATH": python_path()}
     ran = subprocess.run(program, capture_output=True, env=environment, check=False, timeout=120)
     out, err = (text.decode(errors="replace") for text in (ran.stdout, ran.stderr))
     seconds = (time.monotonic() - began) / 3  # starting Python is not what is measured, and the machine is shared

@@ -13,12 +13,15 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from attrs import frozen
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
+
+from tools.layout import packages
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER = ROOT / "requirements"
@@ -37,7 +40,7 @@ LOCKS: Mapping[str, tuple[str, ...]] = {
     "rivals": ("dev", "transformers", "minilm", "bench", "rivals"),
     "ci": ("dev", "ray", "slurm", "optuna", "tensorboard", "wandb"),
 }
-"""{lock: extras of pyproject.toml}; `build` and `bundle` are beside them."""
+"""{lock: extras of the core}; `build` and `bundle` are beside them."""
 BEFORE: Mapping[str, tuple[str, ...]] = {
     "extras": ("dev",),
     "bench": ("dev", "extras"),
@@ -88,28 +91,22 @@ def lock() -> None:
     with tempfile.TemporaryDirectory(prefix="npucompose-lock-") as place:
         folder = Path(place)
         every = _resolved(
-            uv, folder / "all.txt", ROOT / "constraints.txt", extras={e for es in LOCKS.values() for e in es}
+            uv, folder / "all", ROOT / "constraints.txt", _declared({e for es in LOCKS.values() for e in es})
         )
         constraints = folder / "pins.txt"
         constraints.write_text("".join(f"{pin.text}\n" for pin in every))
-        found = {
-            name: _resolved(uv, folder / f"{name}.txt", constraints, extras=set(extras))
-            for name, extras in LOCKS.items()
-        }
-        for name, wanted in (("build", BUILD), ("bundle", BUNDLE)):
-            (folder / f"{name}.in").write_text("".join(f"{one}\n" for one in wanted))
-            found[name] = _resolved(uv, folder / f"{name}.txt", constraints, source=folder / f"{name}.in")
+        wanted = {**{name: list(_declared(extras)) for name, extras in LOCKS.items()}, "build": BUILD, "bundle": BUNDLE}
+        found = {name: _resolved(uv, folder / name, constraints, what) for name, what in wanted.items()}
     FOLDER.mkdir(exist_ok=True)
     for name, own in found.items():
         before = {pin.text for earlier in BEFORE.get(name, ()) for pin in found[earlier]}
         (FOLDER / f"{name}.lock").write_text(written([pin for pin in own if pin.text not in before]))
 
 
-def _resolved(
-    uv: str, out: Path, constraints: Path, *, extras: set[str] | None = None, source: Path | None = None
-) -> list[Pin]:
-    command = [uv, "pip", "compile", str(source or ROOT / "pyproject.toml"), "--constraint", str(constraints)]
-    command += [word for extra in sorted(extras or ()) for word in ("--extra", extra)]
+def _resolved(uv: str, place: Path, constraints: Path, wanted: Iterable[Requirement | str]) -> list[Pin]:
+    source, out = place.with_suffix(".in"), place.with_suffix(".txt")
+    source.write_text("".join(f"{one}\n" for one in wanted))
+    command = [uv, "pip", "compile", str(source), "--constraint", str(constraints)]
     command += [
         "--generate-hashes",
         "--universal",
@@ -149,7 +146,7 @@ def problems() -> Iterator[str]:
             yield f"constraints.txt wants {line}, the locks hold {', '.join(sorted(versions[wanted.name]))}."
     for name, extras in LOCKS.items():
         there = {pin.name: pin for lock in (*BEFORE.get(name, ()), name) for pin in found[lock]}
-        for requirement in _declared(extras):
+        for requirement in (one for one in _declared(extras) if not TORCH.fullmatch(one.name)):
             pin = there.get(canonicalize_name(requirement.name))
             if pin is None:
                 yield f"requirements/{name}.lock: pyproject.toml wants {requirement}, and no pin of it is there."
@@ -161,27 +158,31 @@ def problems() -> Iterator[str]:
                 yield f"requirements/{name}.lock: {wanted_name} is missing."
 
 
-def _declared(extras: tuple[str, ...]) -> Iterator[Requirement]:
-    """The requirements of the project and of its extras, torch's excepted."""
+def _declared(extras: Iterable[str]) -> Iterator[Requirement]:
+    """What the core and these of its extras require of others, through the packages that the extras bring."""
+    projects = _projects()
+    ahead, seen = [("npucompose", extra) for extra in ("", *extras)], set[tuple[str, str]]()
+    while ahead:
+        if (asked := ahead.pop()) in seen:
+            continue
+        seen.add(asked)
+        project, extra = projects[asked[0]], asked[1]
+        for text in project["optional-dependencies"][extra] if extra else project["dependencies"]:
+            one = Requirement(text)
+            if one.name in projects:
+                ahead += [(one.name, inner) for inner in ("", *one.extras)]
+            else:
+                yield one
+
+
+def _projects() -> dict[str, Any]:
+    """{distribution: the table `project` of its pyproject.toml} of the core and of each package."""
     if sys.version_info < (3, 11):
         raise SystemExit("tools.lock needs Python 3.11.")
     import tomllib
 
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    ahead, seen = list(extras), set[str]()
-    texts: list[str] = list(project["dependencies"])
-    while ahead:
-        extra = ahead.pop()
-        if extra in seen:
-            continue
-        seen.add(extra)
-        for text in project["optional-dependencies"][extra]:
-            own = Requirement(text)
-            if own.name == "npucompose":
-                ahead += own.extras
-            else:
-                texts.append(text)
-    yield from (one for one in map(Requirement, texts) if not TORCH.fullmatch(one.name))
+    found = (tomllib.loads((folder / "pyproject.toml").read_text())["project"] for folder in (ROOT, *packages(ROOT)))
+    return {project["name"]: project for project in found}
 
 
 def _lines(path: Path) -> Iterator[str]:

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from attrs import frozen
 
+from tools.layout import folders_of_tests
 from tools.repositories import git
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -75,16 +76,18 @@ def main() -> int:
     parser.add_argument("commit")
     given = parser.parse_args()
     try:
-        names = git(ROOT, "ls-tree", "-r", "--name-only", given.commit, "tests").splitlines()
+        names = git(ROOT, "ls-tree", "-r", "--name-only", given.commit, "tests", "packages").splitlines()
     except subprocess.CalledProcessError as error:
         print(error.stderr.strip())
         return 2
     old = [
         t for name in names if name.endswith(".py") for t in tests_of(name, git(ROOT, "show", f"{given.commit}:{name}"))
     ]
-    files = sorted((ROOT / "tests").rglob("*.py"))
+    files = sorted(file for folder in folders_of_tests() for file in folder.rglob("*.py"))
     new = [t for file in files for t in tests_of(file.relative_to(ROOT).as_posix(), file.read_text(encoding="utf-8"))]
-    changes = git(ROOT, "diff", "--name-status", "--find-renames=40%", "--diff-filter=R", given.commit, "--", "tests")
+    changes = git(
+        ROOT, "diff", "--name-status", "--find-renames=40%", "--diff-filter=R", given.commit, "--", "tests", "packages"
+    )
     renamed = {was: now for _, was, now in (line.split("\t") for line in changes.splitlines())}
     made = found_again(old, new, renamed)
     for test, now in made.items():

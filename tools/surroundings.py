@@ -27,6 +27,7 @@ from pathlib import Path
 from attrs import evolve, field, frozen
 
 from npucompose.machine import CACHE_VARIABLE, cache_dir
+from tools.layout import python_path
 
 ROOT = Path(__file__).resolve().parents[1]
 USER, USER_GROUP = "nobody", "nogroup"
@@ -46,7 +47,7 @@ class Run:
         self.temporary.mkdir(parents=True, exist_ok=True)
         environment = {
             **os.environ,
-            "PYTHONPATH": os.pathsep.join((str(self.tree / "src"), str(self.tree))),
+            "PYTHONPATH": python_path(self.tree),
             "TMPDIR": str(self.temporary),
             **self.environment,
         }

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from airflow_free.errors import visible as visible
+from npucompose.packages import not_installed
 
 
 class NpuComposeError(Exception):
@@ -131,7 +132,12 @@ def listed(names: Iterable[str]) -> str:
 
 
 def unknown(kind: str, name: str, choices: Sequence[str], where: str = "") -> str:
-    """`unknown pass 'ces'. Did you mean 'cse'? Choices: cse, dead_code.`, with ` @ where` before the full stop."""
+    """`unknown pass 'ces'. Did you mean 'cse'? Choices: cse, dead_code.`, with ` @ where` before the full stop.
+
+    Of what a package brings that is not installed, that package and the line that installs it.
+    """
+    if lacking := not_installed(kind, name, where):
+        return lacking
     at = f" @ {where}" if where else ""
     return f"unknown {kind} '{name}'{at}. {did_you_mean(name, choices)}Choices: {listed(choices)}."
 

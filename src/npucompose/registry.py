@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 from attrs import frozen
 
 from npucompose.errors import ConfigError, listed, shown_path, unknown, users_line
+from npucompose.packages import extra_of, other_version
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -35,8 +36,10 @@ OURS = "npucompose"
 
 
 def package_of(point: EntryPoint) -> str:
-    """The distribution that brings it; without one its import package."""
-    return point.dist.name if point.dist is not None else point.value.partition(":")[0].partition(".")[0]
+    """The distribution that brings it, `npucompose` for those of this repository; without one its import package."""
+    if point.dist is None:
+        return point.value.partition(":")[0].partition(".")[0]
+    return OURS if extra_of(point.dist.name) is not None else point.dist.name
 
 
 def installed(group: str) -> Mapping[str, EntryPoint]:
@@ -104,6 +107,8 @@ class Registry(Generic[T]):
 
     def _loaded(self, name: str, point: EntryPoint) -> T:
         where = f"{self.kind} '{name}' ({point.value})"
+        if point.dist is not None and (problem := other_version(point.dist.name, point.dist.version)):
+            raise ConfigError(f"{where}: {problem}")
         try:
             found: Any = point.load()
         except Exception as error:  # whatever a foreign module raises at import is the user's news

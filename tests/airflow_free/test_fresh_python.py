@@ -11,13 +11,11 @@ from pathlib import Path
 
 import pytest
 
-import airflow_free
-import npucompose
-import npucompose_extensions
 from airflow_free import forkserver
 from airflow_free.fresh_python import FIRST, RUN_MODULE, SAFE_PATH, module_command
 from npucompose.experiment import tracking
 from npucompose.report import doctor
+from tools.layout import product
 
 STARTS = re.compile(r"[\[(]\s*(?:sys\.executable|python)\s*,")
 TOLD = {
@@ -87,9 +85,9 @@ def test_what_a_worker_starts_itself_finds_none_there_either(hostile: Path) -> N
 
 def test_every_source_that_starts_a_python_is_named_here() -> None:
     found = {
-        f"{package.__name__}/{file.relative_to(package.__path__[0]).as_posix()}"
-        for package in (airflow_free, npucompose, npucompose_extensions)
-        for file in Path(package.__path__[0]).rglob("*.py")
+        f"{package}/{file.relative_to(top).as_posix()}"
+        for package, top in product().items()
+        for file in top.rglob("*.py")
         if STARTS.search(file.read_text(encoding="utf-8"))
     }
     assert found == {*TOLD, A_FILE}

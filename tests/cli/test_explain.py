@@ -15,7 +15,7 @@ from npucompose.table.structure import of_facts
 
 pytestmark = pytest.mark.usefixtures("warm_workers")
 
-SAMPLES = Path(__file__).parents[1] / "sinking" / "artefacts" / "samples"
+SAMPLES = Path(__file__).parents[2] / "packages" / "devtools" / "tests" / "artefacts" / "samples"
 LOG, DUMP = SAMPLES / "torchair_cpp.log", SAMPLES / "ge_proto_00000013_graph_2_PreRunAfterBuild.txt"
 
 

@@ -14,9 +14,10 @@ from npucompose.errors import ConfigError
 from npucompose.experiment.job import Job, PlanContext
 from npucompose.vendor.compiler import EVERY_LEAF
 from tests.searches import examples
+from tools.layout import choices
 
 GROUPS = sorted(folder.name for folder in conf_dir().iterdir() if folder.is_dir())
-CHOICES = sorted({file.stem for file in conf_dir().glob("*/*.yaml")})
+CHOICES = sorted({file.stem for file in choices().values()})
 KEYS = [
     *GROUPS, *(f"compiler.{path}" for path in EVERY_LEAF), "seed", "strict", "trust", "retry", "debug",
     "compile.fullgraph", "logs.levels", "logs.artifacts", "expect.speedup", "expect.fx_graph", "streams.plan",

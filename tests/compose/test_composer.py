@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
 from npucompose.compose import tree
-from npucompose.compose.conf import choices_of, conf_dir
+from npucompose.compose.conf import choices_of, conf_dir, installed_dirs
 from npucompose.compose.merge import completed, merged
 from npucompose.compose.overrides import parsed_overrides, words
 from npucompose.compose.references import resolved
@@ -135,7 +135,8 @@ def _as_hydra_composes(overrides: list[str]) -> Any:
     """By Hydra's public functions alone, over the same files."""
     with warnings.catch_warnings(), initialize_config_dir(str(conf_dir()), version_base="1.3"):
         warnings.simplefilter("ignore")
-        return OmegaConf.to_container(hydra_compose("config", overrides), resolve=False)
+        packages = f"hydra.searchpath=[{','.join(f'file://{folder}' for folder in installed_dirs())}]"
+        return OmegaConf.to_container(hydra_compose("config", [*overrides, packages]), resolve=False)
 
 
 @pytest.mark.parametrize("experiment", choices_of("experiment"))

@@ -195,7 +195,7 @@ def look_at_script(path: Path, words: Sequence[str]) -> None:
 
 
 def look_at_pytest(words: Sequence[str]) -> None:
-    own = (ROOT / "tests" / "conftest.py").read_text(encoding="utf-8")
+    own = (ROOT / "conftest.py").read_text(encoding="utf-8")
     for word in words:
         if word.startswith("--"):
             assert f'"{word}"' in own, word

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tools.layout import base_of, import_folders
+
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
 PRODUCT = ROOT / "src" / "npucompose"
@@ -50,7 +52,7 @@ def imported_by(path: Path) -> frozenset[str]:
 
 
 def module_of(path: Path) -> str:
-    base = ROOT / "src" if path.is_relative_to(ROOT / "src") else ROOT
+    base = base_of(path)
     return ".".join(path.relative_to(base).with_suffix("").parts).removesuffix(".__init__")
 
 
@@ -95,7 +97,7 @@ def test_every_file_that_the_page_names_is_there() -> None:
 @cache
 def modules() -> dict[str, Path]:
     """Each file that is imported by a name, of the product and of what lies beside it."""
-    beside = (ROOT / name for name in ("airflow_free", "npucompose_extensions", "tools", "benchmarks"))
+    beside = (*(ROOT / name for name in ("airflow_free", "tools", "benchmarks")), *import_folders().values())
     return {module_of(path): path for folder in (PRODUCT, *beside) for path in folder.rglob("*.py")}
 
 

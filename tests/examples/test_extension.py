@@ -177,10 +177,6 @@ def test_a_key_that_does_not_act_is_listed_and_is_part_of_the_result_s_key() -> 
 def test_the_core_does_not_know_its_names() -> None:
     names = {*NAMES.values(), "tally", "npucompose_demo", "npucompose-demo"}
     known = re.compile("|".join(rf"\b{name}\b" for name in sorted(names)))
-    files = (
-        file
-        for folder in ("src", "npucompose_extensions", "airflow_free", "conf")
-        for file in (ROOT / folder).rglob("*")
-    )
+    files = (file for folder in ("src", "packages", "airflow_free", "conf") for file in (ROOT / folder).rglob("*"))
     texts = (file for file in files if file.suffix in (".py", ".yaml", ".json", ".html", ".txt", ".cpp", ".h"))
     assert [str(file) for file in texts if known.search(file.read_text(encoding="utf-8"))] == []

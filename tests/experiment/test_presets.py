@@ -61,6 +61,6 @@ def test_a_mode_that_no_kernel_has_ends_the_compilation_with_the_model_s_line(tm
     )  # fmt: skip
     assert done.returncode == 3
     assert "paddle.pool2d.default (node pool2d) at" in done.stderr
-    assert "npucompose_extensions/paddle/__init__.py" in done.stderr
+    assert "npucompose_extras/paddle/__init__.py" in done.stderr
     assert "y = torch.ops.paddle.pool2d(x, [2, 2], [2, 2], [0, 0], *self.options, kind)" in done.stderr
     assert "is rejected by adapt rule 'pool2d_ceil_mode': ceil_mode is not supported" in done.stderr

@@ -16,8 +16,10 @@ import attrs
 import pytest
 from sweeping import ROOT
 
+from tools.layout import python_path
+
 pytestmark = pytest.mark.slow
-CODE = ("src", "npucompose_extensions", "airflow_free", "conf", "run.py", "pyproject.toml")
+CODE = ("src", "packages", "airflow_free", "conf", "run.py", "pyproject.toml")
 EXPERIMENT = ["model=add", "passes=[cse,stream_plan]", "pipeline=check"]
 CALL = "import sys; from npucompose.cli import main; sys.exit(main(sys.argv[1:]))"
 
@@ -29,7 +31,7 @@ class Place:
         self.checkout, self.python, self.folder = checkout, python, folder
 
     def recipe(self, *words: str) -> tuple[int, str]:
-        path = os.pathsep.join([str(self.checkout / "src"), str(self.checkout)])
+        path = python_path(self.checkout)
         done = subprocess.run(
             [str(self.python), "-c", CALL, "recipe", *words],
             cwd=self.folder, capture_output=True, text=True, check=False, env={**os.environ, "PYTHONPATH": path},

@@ -35,9 +35,9 @@ TEN = (
 def texts() -> Iterator[tuple[str, str]]:
     for folder, endings in {
         "docs": (".md",), "conf": (".yaml",), "airflow_free": (".py",), "src/npucompose": (".py", ".yaml"),
-        "npucompose_extensions": (".py", ".yaml"),
+        "packages/*/src": (".py", ".yaml"),
     }.items():  # fmt: skip
-        for path in sorted((ROOT / folder).rglob("*")):
+        for path in sorted(file for place in ROOT.glob(folder) for file in place.rglob("*")):
             if path.suffix in endings and "decisions" not in path.parts and "simulator" not in path.parts:
                 yield str(path.relative_to(ROOT)), path.read_text(encoding="utf-8")
     yield "README.md", (ROOT / "README.md").read_text(encoding="utf-8")

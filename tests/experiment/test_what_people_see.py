@@ -26,7 +26,7 @@ from npucompose.experiment.sweep.plan import SweepPlan
 from npucompose.experiment.sweep.run import PointEntry, exit_status
 from npucompose.experiment.verify import LockDifference, LockVerdict, described, judged
 from npucompose.results.record import Figures, Status
-from npucompose_extensions.search.command import MOST_SHOWN, best_lines
+from npucompose_extras.search.command import MOST_SHOWN, best_lines
 
 # A recipe.
 

@@ -15,7 +15,7 @@ from npucompose.models import decoders, layers, small
 from npucompose.models.attention_decode import AttentionDecode
 from npucompose.models.base import generator, inference, seeded
 from npucompose.models.decoders import MlaProlog, MoeSharedExpert
-from npucompose_extensions.paddle import Paddle
+from npucompose_extras.paddle import Paddle
 
 HIDDEN, HEADS = 12, 3
 

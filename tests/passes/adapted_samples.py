@@ -14,7 +14,6 @@ from torch import fx
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._pytree import tree_flatten
 
-from npucompose.compose.conf import conf_dir
 from npucompose.passes.adapt import Adapt
 from npucompose.passes.base import Outcome
 from npucompose.passes.proof import DOES_NOT_FIT
@@ -22,6 +21,7 @@ from npucompose.schema.adapt import Rewriting, RuleSet
 from npucompose.table.structure import structure
 from tests.replay.op_samples import BY_NAME, call_of
 from tests.sample_graphs import CAN
+from tools.layout import choices
 
 DTYPES = (torch.float32, torch.float64, torch.int64, torch.bool, torch.uint8)
 EDGES = (float("inf"), float("-inf"), float("nan"), -0.0, 3e38, 1e-40, 1e300)
@@ -31,7 +31,7 @@ OTHER_NAMES = {"nll_loss_forward": "nn.functional.nll_loss", "_unsafe_index": "i
 
 def rules_of(name: str) -> RuleSet:
     """A packaged rule set."""
-    return structure(RuleSet, yaml.safe_load((conf_dir() / "adapt" / f"{name}.yaml").read_text()), "adapt")
+    return structure(RuleSet, yaml.safe_load(choices("adapt")[f"adapt={name}"].read_text()), "adapt")
 
 
 @frozen

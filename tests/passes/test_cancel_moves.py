@@ -22,6 +22,7 @@ from tests.passes.random_moves import RandomMoves, form, run, same_bits, scale
 from tests.passes.test_rewrites import before_and_after
 from tests.sample_graphs import CAN, traced
 from tests.searches import examples
+from tools.layout import choices
 
 X = torch.randn(2, 3, 4, 5)
 
@@ -274,11 +275,10 @@ def test_a_thousand_random_graphs(relaxed: bool) -> None:
 def test_a_chain_of_channels_last_operators_keeps_two_permutes(k: int) -> None:
     import yaml
 
-    from npucompose.compose.conf import conf_dir
-    from npucompose_extensions.paddle import operators
+    from npucompose_extras.paddle import operators
 
     operators.define()
-    rules = structure(RuleSet, yaml.safe_load((conf_dir() / "adapt" / "paddle.yaml").read_text()), "adapt")
+    rules = structure(RuleSet, yaml.safe_load(choices("adapt")["adapt=paddle"].read_text()), "adapt")
 
     def f(x: torch.Tensor) -> torch.Tensor:
         for layer in range(k):

@@ -22,7 +22,7 @@ from npucompose.table.structure import facts_of, structure
 from tests.sample_graphs import CAN, mm_abs_sub, traced
 
 X = torch.randn(4, 4)
-BUILT_IN = ", ".join(name for name, _ in PASSES.built_in)
+NAMES = ", ".join(PASSES.names())
 
 
 def choices(**options: Any) -> dict[str, Choice]:
@@ -129,7 +129,7 @@ def test_every_mistake_of_every_pass_is_told_at_once() -> None:
     with pytest.raises(ConfigError) as caught:
         build(tree, {"streams": Streams()})
     assert caught.value.problems == (
-        f"unknown pass 'ces' @ passes.ces. Did you mean 'cse'? Choices: {BUILT_IN}.",
+        f"unknown pass 'ces' @ passes.ces. Did you mean 'cse'? Choices: {NAMES}.",
         "'stage' must be one of pre, post: 'per' @ passes.cse. Did you mean 'pre'?",
         "unknown key 'stagee' @ passes.dead_code. Did you mean 'stage'? Choices: stage.",
         "'streams' @ passes.stream_plan comes from the experiment's 'streams': set that, not this",

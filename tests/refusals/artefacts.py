@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from npucompose_extensions.artefacts import logs, read
+from npucompose_devtools.artefacts import logs, read
 from tests.refusals.case import Case
 
 
@@ -20,7 +20,7 @@ def artefact(content: bytes | str, limit: int = 10_000) -> Callable[[Path], Any]
     return of
 
 
-AT = "npucompose_extensions.artefacts"
+AT = "npucompose_devtools.artefacts"
 TEXT, DUMPS, LISTINGS, LOGS, PROTO = (f"{AT}.{name}" for name in ("text", "dumps", "dumps", "logs", "text"))
 NODE = 'op { type: "NetOutput" } '
 LOG = "[INFO] TORCHAIR(1,python):x [c.cpp:246]1 Static FX graph compiled to static Ascend GE graph, graph id: 0\n"

@@ -12,16 +12,16 @@ import numpy as np
 import pytest
 
 from npucompose.schema.profile_table import Interval, Line, ProfileTable, SizeTimes
-from npucompose_extensions.artefacts import read
-from npucompose_extensions.device_files import captured_graphs, msprobe, profiles, tensor_dumps, tensors
+from npucompose_devtools.artefacts import read
+from npucompose_devtools.device_files import captured_graphs, msprobe, profiles, tensor_dumps, tensors
 from tests.refusals.case import Case, Unread
 
 Reading = Callable[[Path], Any]
-AT = "npucompose_extensions.device_files"
+AT = "npucompose_devtools.device_files"
 GRAPHS, PROFILES, MSPROBE, FOLDERS, TENSORS = (
     f"{AT}.{name}" for name in ("captured_graphs", "profiles", "msprobe", "tensor_dumps", "tensors")
 )
-TABLE, ARTEFACTS = "npucompose.schema.profile_table", "npucompose_extensions.artefacts"
+TABLE, ARTEFACTS = "npucompose.schema.profile_table", "npucompose_devtools.artefacts"
 
 
 def lowered(module: Any, limit: str, value: int, reading: Reading) -> Reading:

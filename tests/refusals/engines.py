@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import Any
 
 from npucompose.recipe.dialects import Settings, flattened, read_command_line
-from npucompose_extensions.engine_dialects.vllm import Vllm
+from npucompose_extras.engine_dialects.vllm import Vllm
 from tests.refusals.case import Case
 
 LINE, SCRIPT, SIZES, VLLM = (
-    "npucompose_extensions.engine_dialects.command_line",
-    "npucompose_extensions.engine_dialects.start_script",
-    "npucompose_extensions.engine_dialects.sizes",
-    "npucompose_extensions.engine_dialects.vllm",
+    "npucompose_extras.engine_dialects.command_line",
+    "npucompose_extras.engine_dialects.start_script",
+    "npucompose_extras.engine_dialects.sizes",
+    "npucompose_extras.engine_dialects.vllm",
 )
 
 

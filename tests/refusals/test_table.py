@@ -16,9 +16,6 @@ from pathlib import Path
 
 import pytest
 
-import airflow_free
-import npucompose
-import npucompose_extensions
 from tests.refusals import (
     artefacts,
     deployments,
@@ -35,6 +32,7 @@ from tests.refusals import (
 from tests.refusals.case import ACCEPTED, Case
 from tests.refusals.limits import TooMuch, limited
 from tests.refusals.rules import rules_of, without
+from tools.layout import product
 
 CASES = (
     *texts.CASES, *foreign.CASES, *scripts.CASES, *engines.CASES, *artefacts.CASES, *records.CASES, *devices.CASES,
@@ -48,7 +46,7 @@ NO_STRANGERS = {
     "npucompose.streams.ranks": "orders that the processes of one job exchange through the store of their group",
     "npucompose.registry": "which files a module imports, of code that a person has to trust",
     "npucompose.new": "the package's own texts",
-    "npucompose_extensions.pretrained.folder": "a model's folder: tests/models/test_folder.py",
+    "npucompose_extras.pretrained.folder": "a model's folder: packages/extras/tests/models/test_folder.py",
     "npucompose.models.factory": "a file that a person trusts, and what cannot be read is left to Python",
     "npucompose.vendor.inductor_source": "the installed torch",
     "npucompose.vendor.versions": "the package's own table",
@@ -60,7 +58,7 @@ NO_STRANGERS = {
     "npucompose.experiment.device_kit": "a text for results.premises, and our own files",
     "npucompose.experiment.job": "a text for schema.premises",
     "npucompose.experiment.verify": "a text for schema.premises",
-    "npucompose.compose.places": "a file that the composer has read, for the numbers of its lines",
+    "npucompose.compose.conf": "a file that the composer has read, for the numbers of its lines",
     "npucompose.recipe.python_text": "what is written, and not read",
     "npucompose.targets.npu_offline.wheel": "the vendor's wheel: tests/targets/npu_offline/test_wheel.py",
     "npucompose.targets.npu_offline.option_trees": "what our own process answers",
@@ -80,14 +78,14 @@ NO_STRANGERS = {
     "npucompose.sinking.operators": "the package's own table",
     "airflow_free.forkserver": "what our own process is given",
     "airflow_free.processes": "the kernel's files",
-    "npucompose_extensions.trackers": "a parameter that our own tracker has written",
+    "npucompose_extras.trackers": "a parameter that our own tracker has written",
     "npucompose.private": "a user's own folder: tests/test_private.py",
     "npucompose.targets.winners": "a user's own folder: tests/targets/test_winners.py",
     "npucompose.targets.kept_files": "a user's own folder: tests/targets/test_kept_graphs.py",
     "npucompose.targets.weight_pages": "the kernel's files, and weights of which any bytes will do",
     "npucompose.targets.traced_key": "this package's sources and those of a person's passes, for a digest",
     "npucompose.targets.inductor_code": "what the installed torch has just generated",
-    "npucompose_extensions.search.study": "what was written in the same call",
+    "npucompose_extras.search.study": "what was written in the same call",
     "airflow_free.executors": "what a worker of the sweep has just written",
     "airflow_free.stage": "what was written in the same call",
     "airflow_free.outcome": "what our own process answers: tests/airflow_free/test_hostile_jobs.py",
@@ -96,7 +94,7 @@ NO_STRANGERS = {
     "npucompose.serving.vllm.compiler": "our own answer, out of the file in which vLLM keeps it",
     "npucompose.vendor.uncompiled": "the package's own table",
     "npucompose.targets.npu_offline.converter_guards": "the wheel's own Python",
-    "npucompose_extensions.engine_dialects.vllm_ascend_versions": "the package's own table",
+    "npucompose_extras.engine_dialects.vllm_ascend_versions": "the package's own table",
     "airflow_free.keys": "what is hashed, and not read",
 }
 """Modules that read something, and why they have no rows."""
@@ -120,13 +118,10 @@ def test_every_rule_of_a_reader_has_a_case(module: str) -> None:
 
 def test_every_module_that_reads_is_in_the_table_or_named_with_a_reason() -> None:
     reading = set()
-    for package in (npucompose, npucompose_extensions, airflow_free):
-        top = Path(package.__path__[0])
+    for package, top in product().items():
         for file in top.rglob("*.py"):
             if "simulator" not in file.parts and READS.search(file.read_text(encoding="utf-8")):
-                reading.add(
-                    ".".join([package.__name__, *file.relative_to(top).with_suffix("").parts]).removesuffix(".__init__")
-                )
+                reading.add(".".join([package, *file.relative_to(top).with_suffix("").parts]).removesuffix(".__init__"))
     assert reading <= {*TABLE, *NO_STRANGERS}
     assert set(NO_STRANGERS) <= reading
 

@@ -16,6 +16,7 @@ from npucompose.errors import ConfigError
 from npucompose.report.listing import choices, first_comment, options, show, yaml_of
 from npucompose.table.modes import MODES
 from npucompose.vendor.compiler import LEAVES, CompilerOptions
+from tools import layout
 
 CONF = Path(__file__).parents[2] / "conf"
 
@@ -164,7 +165,7 @@ def test_every_key_of_the_configuration_is_listed():
     for file in (CONF / "target").glob("*.yaml"):
         tree = yaml.safe_load(file.read_text())
         wanted |= {f"target.{key}" for key in tree.get("target", tree) if key not in ("name", "defaults")}
-    for file in (CONF / "passes").glob("*.yaml"):
+    for file in layout.choices("passes").values():
         for name, given in yaml.safe_load(file.read_text()).items():
             wanted |= {f"passes.{name}.{key}" for key in given} if name != "defaults" else set()
     assert wanted - listed == set()

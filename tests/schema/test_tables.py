@@ -21,13 +21,13 @@ import npucompose.table
 import npucompose.vendor
 from npucompose.models import MODELS
 from npucompose.passes import PASSES
+from npucompose.registry import OURS
 from npucompose.table.options import _in_literal, choices_of_field, free_mappings
 from npucompose.targets import TARGETS
 from npucompose.vendor.option_specs import OptionSpec, shown
 from npucompose.vendor.versions import every_leaf
 
 Golden = Callable[[str, str], None]
-OURS = ("npucompose", "npucompose_extensions")
 PACKAGES = (npucompose.table, npucompose.vendor, npucompose.schema, npucompose.results)
 
 
@@ -41,7 +41,7 @@ def classes() -> Iterator[type[Any]]:
             if isinstance(value, type) and attrs.has(value) and value.__module__ == module.__name__
         )
     for registry in (MODELS, PASSES, TARGETS):
-        yield from (registry.get(name) for name in registry.names() if registry.package(name) in OURS)
+        yield from (registry.get(name) for name in registry.names() if registry.package(name) == OURS)
 
 
 def default_of(field: attrs.Attribute[Any]) -> str:

@@ -226,7 +226,7 @@ def _recipes() -> Iterator[Case]:
         return Case(name=f"recipe/{name}", files={**ours, "theirs/recipe.lock.yaml": text}, command=words)
 
     show = ("recipe", "show", "theirs/recipe.lock.yaml")
-    leaves = list(_leaves(whole))
+    leaves = [path for path in _leaves(whole) if path[0] != "versions" or path[1] == "torch"]  # others: as installed
     for name, value in {**TEXTS, **{f"number {n}": v for n, v in enumerate(NUMBERS)}}.items():
         for n, path in enumerate(_drawn(leaves, 3, name)):
             text = _yaml(_with_digest(replaced(whole, path, value)))

@@ -57,7 +57,7 @@ def act(words: Sequence[str]) -> object:
     from npucompose.errors import ConfigError
     from npucompose.experiment.sweep.run import PointLedger
     from npucompose.measure.repository import git_state
-    from npucompose_extensions.device_files import tensors
+    from npucompose_devtools.device_files import tensors
 
     try:
         if words[0] == "--repository":

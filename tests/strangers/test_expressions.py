@@ -9,12 +9,10 @@ from pathlib import Path
 
 import pytest
 
-import airflow_free
-import npucompose
-import npucompose_extensions
 from tests.refusals.limits import TooMuch, limited
 from tests.refusals.test_table import NO_STRANGERS
 from tests.strangers.expressions import Expression, expressions, hostile_texts
+from tools.layout import product
 
 SHORT, TIMES = 6_000, 10
 SUSPECT_S, LIMIT_S = 0.004, 1.0
@@ -28,10 +26,9 @@ OURS = {
 
 
 def sources() -> Iterator[tuple[str, Path]]:
-    for package in (npucompose, npucompose_extensions, airflow_free):
-        top = Path(package.__path__[0])
+    for package, top in product().items():
         for file in sorted(top.rglob("*.py")):
-            name = ".".join((package.__name__, *file.relative_to(top).with_suffix("").parts)).removesuffix(".__init__")
+            name = ".".join((package, *file.relative_to(top).with_suffix("").parts)).removesuffix(".__init__")
             if name not in OURS and "simulator" not in file.parts:
                 yield name, file
 
@@ -71,7 +68,7 @@ def test_the_collector_finds_them_all() -> None:
     )
     assert len(found) >= 0.85 * called, (len(found), called)
     patterns = {one.pattern for one in found}
-    assert any(one.where.startswith("npucompose_extensions.artefacts.logs") for one in found)
+    assert any(one.where.startswith("npucompose_devtools.artefacts.logs") for one in found)
     assert r"(?<!\\)(\\*)\$\{" in patterns
 
 

@@ -8,12 +8,10 @@ from pathlib import Path
 
 import pytest
 
-import airflow_free
-import npucompose
-import npucompose_extensions
 from airflow_free import foreign_files
 from airflow_free.foreign_files import UnusableFile, open_regular, read_bytes
 from tests.refusals.test_table import NO_STRANGERS, TABLE
+from tools.layout import product
 
 DIRECT = re.compile(
     r"\.read_text\(|\.read_bytes\(|(?<![\w.])(?<!def )open\(|\.open\(\"r|\bsqlite3\.connect\(|\bnp\.load\("
@@ -33,12 +31,11 @@ OWN = {
 
 def direct_readers() -> set[str]:
     found = set[str]()
-    for package in (npucompose, npucompose_extensions, airflow_free):
-        top = Path(package.__path__[0])
+    for package, top in product().items():
         for file in top.rglob("*.py"):
             if "simulator" not in file.parts and DIRECT.search(file.read_text(encoding="utf-8")):
                 parts = file.relative_to(top).with_suffix("").parts
-                found.add(".".join([package.__name__, *parts]).removesuffix(".__init__"))
+                found.add(".".join([package, *parts]).removesuffix(".__init__"))
     return found
 
 
@@ -105,13 +102,13 @@ def promises() -> tuple[list[tuple[str, str]], str]:
     """(the rows of the table: promise, what holds it), and all that is promised."""
     text = (Path(__file__).resolve().parents[2] / "SECURITY.md").read_text(encoding="utf-8")
     promised = text.partition("## What is promised")[2].partition("## What is not promised")[0]
-    return re.findall(r"^\| (.+) \| (`tests/.+`) \|$", promised, re.MULTILINE), promised
+    return re.findall(r"^\| (.+) \| (`(?:tests|packages)/.+`) \|$", promised, re.MULTILINE), promised
 
 
 def test_every_promise_names_files_that_hold_tests() -> None:
     root = Path(__file__).resolve().parents[2]
     rows, promised = promises()
     assert len(rows) == promised.count("\n| ") - 1, "each row of the table but its head"
-    for test in re.findall(r"`(tests/[^`]+)`", promised):
+    for test in re.findall(r"`((?:tests|packages)/[^`]+)`", promised):
         assert (root / test).is_file(), test
         assert "def test_" in (root / test).read_text(encoding="utf-8"), test

@@ -12,6 +12,7 @@ from torch._dynamo import exc
 from torch._functorch._aot_autograd import graph_compile
 
 import npucompose
+from npucompose.passes.simplify import DeadCode
 
 WAYS = [
     *(("reduce-overhead", front, training) for front in ("backend", "compile") for training in (False, True)),
@@ -48,3 +49,22 @@ def test_a_number_that_turns_out_to_be_none_of_a_tensor_restarts_the_trace(
     for slope in (0.5, 0.25, 0.125):
         torch.testing.assert_close(compiled(x, slope), leaky(x, slope))
     assert raised
+
+
+@pytest.mark.parametrize(("raised", "traced"), [(exc.TensorifyScalarRestartAnalysis, 2), (exc.SkipFrame, 1)])
+def test_a_pass_may_have_the_function_traced_anew_or_left_alone(
+    raised: type[Exception], traced: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    genuine, calls = DeadCode.run, []
+
+    def once(self: DeadCode, request: Any) -> Any:
+        calls.append(request)
+        if len(calls) == 1:
+            raise raised
+        return genuine(self, request)
+
+    monkeypatch.setattr(DeadCode, "run", once)
+    torch._dynamo.reset()
+    compiled = torch.compile(torch.relu_, backend=npucompose.backend("mode=reduce-overhead", "passes=dead_code"))
+    assert compiled(torch.tensor([-1.0, 2.0])).tolist() == [0.0, 2.0]
+    assert len(calls) == traced

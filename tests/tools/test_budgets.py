@@ -42,8 +42,7 @@ def root(tmp_path: Path) -> Path:
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / path).write_text(text)
 
-    for folder in ("npucompose_extensions", "airflow_free"):
-        (tmp_path / folder).mkdir()
+    (tmp_path / "airflow_free").mkdir()
     write("src/npucompose/a.py", TEXT)
     write("src/npucompose/engine/src/b.cpp", "int x;\n")
     write("src/npucompose/targets/one.py", "")

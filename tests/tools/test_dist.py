@@ -152,7 +152,7 @@ def test_the_wheel_has_the_tag_of_this_platform_and_all_that_runs_and_no_tests(w
         assert any(re.fullmatch(wanted, name) for name in names), wanted
     tops = {name.split("/")[0] for name in names}
     assert tops == {
-        "npucompose", "npucompose_extensions", "airflow_free", "hydra_plugins", f"npucompose-{__version__}.dist-info"
+        "npucompose", "airflow_free", "hydra_plugins", f"npucompose-{__version__}.dist-info"
     }  # fmt: skip
     assert [name for name in names if re.search(r"(^|/)(tests/|test_[^/]*\.py$)", name)] == []
 
@@ -228,7 +228,7 @@ MADE_BY_RUNNING = re.compile(
 def test_the_sdist_is_what_git_has_and_nothing_that_was_made_by_running(sdist: Path) -> None:
     names = set(packed(sdist))
     assert [name for name in names if MADE_BY_RUNNING.search(name)] == []
-    for wanted in ("README.md", "CHANGELOG.md", "docs/stability.md", "tests/conftest.py", "tools/wheel_hook.py"):
+    for wanted in ("README.md", "CHANGELOG.md", "docs/stability.md", "conftest.py", "tools/wheel_hook.py"):
         assert wanted in names
     listed = subprocess.run(
         ["git", "ls-files", "--cached", "--others", "--exclude-standard"], cwd=dist.ROOT, capture_output=True, text=True

@@ -14,6 +14,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from tools import lock
+from tools.layout import packages
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -22,6 +23,9 @@ ROOT = Path(__file__).resolve().parents[2]
 def copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name in ("pyproject.toml", "constraints.txt"):
         shutil.copy(ROOT / name, tmp_path)
+    for package in packages(ROOT):
+        (tmp_path / "packages" / package.name).mkdir(parents=True)
+        shutil.copy(package / "pyproject.toml", tmp_path / "packages" / package.name)
     shutil.copytree(ROOT / "requirements", tmp_path / "requirements")
     monkeypatch.setattr(lock, "ROOT", tmp_path)
     monkeypatch.setattr(lock, "FOLDER", tmp_path / "requirements")
@@ -79,8 +83,11 @@ def test_make_installs_nothing_without_a_hash_but_torch_the_project_and_vllm() -
     free = [line for line in installs if "$(LOCKED)" not in line and "--require-hashes" not in line]
     assert len(installs) >= 8
     ours = [line for line in free if not line.startswith("$@/bin/")]
-    assert [line.split()[-1] for line in ours] == ["torch", "."]
-    assert {line.split()[-1] for line in free} - {"torch", "."} == {"constraints.txt)", "requirements/serving.txt"}
+    assert [line.split()[-1] for line in ours] == ["torch", "$(EDITABLE)"]
+    assert {line.split()[-1] for line in free} - {"torch", "$(EDITABLE)"} == {
+        "constraints.txt)",
+        "requirements/serving.txt",
+    }
     assert all(
         "==" in line for line in (ROOT / "requirements" / "serving.txt").read_text().splitlines() if line[0] != "#"
     )
@@ -91,7 +98,7 @@ def test_the_environment_of_vllm_has_what_its_tests_import() -> None:
     pinned = dict(line.split("==") for line in (ROOT / "requirements" / "serving.txt").read_text().splitlines()[2:])
     locked = {pin.name: pin.version for pin in lock.pins((ROOT / "requirements" / "dev.lock").read_text())}
     assert {name: locked.get(name, version) for name, version in pinned.items()} == pinned
-    conftest = ast.parse((ROOT / "tests" / "conftest.py").read_text())
+    conftest = ast.parse((ROOT / "conftest.py").read_text())
     imported = {one.name for node in conftest.body if isinstance(node, ast.Import) for one in node.names}
     imported |= {str(node.module) for node in conftest.body if isinstance(node, ast.ImportFrom)}
     others = {name.partition(".")[0] for name in imported} - sys.stdlib_module_names - {"tests"}

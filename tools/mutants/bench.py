@@ -18,6 +18,7 @@ from attrs import define, frozen
 
 from npucompose.machine import CACHE_VARIABLE, cache_dir, compiler
 from npucompose.replay.executor import build
+from tools.layout import python_path
 from tools.mutants import objects, trees
 from tools.mutants.mutation import Mutation
 
@@ -62,7 +63,7 @@ class Bench:
         temporary.mkdir(exist_ok=True)
         environment = {
             **{name: value for name, value in os.environ.items() if name != "PYTEST_ADDOPTS"},
-            "PYTHONPATH": os.pathsep.join((str(tree / "src"), str(tree))),
+            "PYTHONPATH": python_path(tree),
             "TMPDIR": str(temporary),
             CACHE_VARIABLE: str(_cache(place / "cache")),
             **_compiler(place, store),

@@ -18,6 +18,7 @@ from typing import Any
 
 from attrs import define, frozen
 
+from tools.layout import folders_of_tests
 from tools.mutants import draw
 from tools.mutants.bench import Bench, Run
 from tools.mutants.mutation import Mutation
@@ -38,6 +39,8 @@ UNSEEN = {
     "src/npucompose/experiment/kit_files/": "tests/recipe/test_device_kit.py",
 }
 """{sources that run where coverage.py does not look, compiled or as copies elsewhere: tests that run them}."""
+FARTHEST = 100
+"""Folders from a package to the tests of another."""
 IMPORTING = -1
 """Stands for no test: what runs while modules are imported, and what a module or a session of tests shares."""
 
@@ -158,11 +161,15 @@ class Map:
 
 
 def test_files(root: Path) -> list[str]:
-    return sorted(path.relative_to(root).as_posix() for path in (root / "tests").rglob("test_*.py"))
+    return sorted(
+        path.relative_to(root).as_posix() for top in folders_of_tests(root) for path in top.rglob("test_*.py")
+    )
 
 
 def _far(path: str, file: str) -> int:
     """How far a test file is from a source, in folders: 0 where `tests` has the source's own folder, or its name."""
+    if path.startswith("packages/") or file.startswith("packages/"):
+        return FARTHEST * (path.split("/")[:2] != file.split("/")[:2])
     source = Path(path.removeprefix("src/").removeprefix("npucompose/"))
     folders = tuple(part for part in source.parts[:-1] if part != "src")
     place = Path(file).relative_to("tests")

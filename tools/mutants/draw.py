@@ -10,18 +10,19 @@ import hashlib
 from collections.abc import Iterator
 from pathlib import Path
 
+from tools.layout import packages
 from tools.mutants import cpp, python
 from tools.mutants.mutation import Mutation
 
 SOURCES = {
-    "src/npucompose": ("*.py", "*.cpp", "*.h"), "npucompose_extensions": ("*.py",), "src/hydra_plugins": ("*.py",),
-    "airflow_free": ("*.py",),
+    "src/npucompose": ("*.py", "*.cpp", "*.h"), "src/hydra_plugins": ("*.py",), "airflow_free": ("*.py",),
+    **{f"packages/{package.name}/src": ("*.py", "*.cpp", "*.h") for package in packages()},
 }  # fmt: skip
 NATIVE = "src/npucompose/replay/executor/src"
 PRODUCT = "src/npucompose"
 PACKAGES: dict[str, tuple[str, ...]] = {
     "airflow_free": ("airflow_free",),
-    "extensions": ("npucompose_extensions",),
+    **{f"packages/{package.name}": (f"packages/{package.name}",) for package in packages()},
     "experiment": (f"{PRODUCT}/experiment", "src/hydra_plugins"),
     "compose": tuple(f"{PRODUCT}/{name}" for name in ("compose", "input_safety.py", "registry.py")),
     "replay, C++": (NATIVE,),
@@ -43,8 +44,8 @@ AREAS: dict[str, tuple[str, ...]] = {
     "streams": ("streams", "passes", "graphs"),
     "sinking and capture": ("sinking", "capture"),
     "compose": ("compose", "table, vendor", "models", "ops", "the front"),
-    "recipe": ("recipe", "extensions"),
-    "report and results": ("report", "schema, results", "accuracy, profiles", "measure"),
+    "recipe": ("recipe", "packages/extras"),
+    "report and results": ("report", "schema, results", "accuracy, profiles", "measure", "packages/devtools"),
     "experiment and airflow_free": ("experiment", "airflow_free"),
 }
 """Each package once, in the areas by which a review counts."""

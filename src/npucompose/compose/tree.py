@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import evolve, field, frozen
 
-from npucompose.compose.conf import added_dirs, conf_dir
+from npucompose.compose.conf import added_dirs, conf_dir, line_that_names
 from npucompose.compose.merge import Keys, completed, merged, with_overrides
 from npucompose.compose.overrides import (
     LONGEST_KEY,
@@ -28,7 +28,6 @@ from npucompose.compose.overrides import (
     translate_hydra_errors,
     value_problem,
 )
-from npucompose.compose.places import line_that_names
 from npucompose.compose.references import CLOSED, Environment, reads_variables, resolved
 from npucompose.compose.references import parsed as parsed_references
 from npucompose.compose.untrusted_config import includes, is_hydra

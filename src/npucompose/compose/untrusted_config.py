@@ -17,7 +17,7 @@ from typing import Any, cast
 
 import attrs
 
-from npucompose.compose.places import line_of, line_that_names
+from npucompose.compose.conf import line_of, line_that_names
 from npucompose.compose.references import CLOSED, PLAIN, VARIABLE, Environment
 from npucompose.errors import ConfigError, listed, raise_for, shown_path, unknown
 from npucompose.input_safety import InputLimits, Resolvers, plain_data, read_text

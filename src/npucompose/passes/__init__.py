@@ -18,7 +18,6 @@ PASSES: Registry[type[Pass]] = Registry(
         ("cancel_moves", "npucompose.passes.cancel_transposes:CancelTransposes"),
         ("cse", "npucompose.passes.simplify:Cse"),
         ("dead_code", "npucompose.passes.simplify:DeadCode"),
-        ("dual_batch_overlap", "npucompose.passes.dual_batch:DualBatchOverlap"),
         ("python", "npucompose.passes.base:PythonPass"),
         ("remove_noop", "npucompose.passes.simplify:RemoveNoop"),
         ("replace", "npucompose.passes.replace:Replace"),

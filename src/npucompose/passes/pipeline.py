@@ -113,6 +113,8 @@ class PassPipeline:
         return records
 
     def _run(self, label: str, a_pass: Pass, request: Request) -> PassRecord:
+        from torch._dynamo.exc import SkipFrame, TensorifyScalarRestartAnalysis
+
         from npucompose.graphs import is_planned
         from npucompose.passes.proof import copied
 
@@ -128,7 +130,7 @@ class PassPipeline:
             seconds = time.perf_counter() - start
             what = "left an invalid graph"
             graph.lint()
-        except (ConfigError, RejectedError):
+        except (ConfigError, RejectedError, SkipFrame, TensorifyScalarRestartAnalysis):  # told to Dynamo
             raise
         except Exception as error:
             where = users_line(error) or a_pass.written_at()

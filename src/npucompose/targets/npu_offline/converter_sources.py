@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import re
 from collections.abc import Callable, Mapping
 
 from attrs import field, frozen
@@ -94,5 +93,22 @@ class SourceFile:
 
 def ge_functions(source: str) -> dict[str, frozenset[str]]:
     """{function: names of its arguments} of the file that defines GE's functions, which is too large to be parsed."""
-    heads = re.findall(r"^def (\w+)\((.*?)\)(?: *->[^\n]*)?: *(?:#[^\n]*)?$", source, re.MULTILINE | re.DOTALL)
-    return {name: frozenset(re.findall(r"(?:^|,)\s*(\w+)\s*[:=]", given, re.MULTILINE)) for name, given in heads}
+    found: dict[str, frozenset[str]] = {}
+    head: list[str] = []
+    for line in source.splitlines():
+        if line.startswith("def "):
+            head = [line]
+        elif head:
+            head.append(line)
+        if head and line.partition("#")[0].rstrip().endswith(":"):
+            name, names = _signature("\n".join(head))
+            found[name] = names
+            head = []
+    return found
+
+
+def _signature(head: str) -> tuple[str, frozenset[str]]:
+    (function,) = ast.parse(f"{head}\n ...").body
+    assert isinstance(function, ast.FunctionDef)
+    given = function.args
+    return function.name, frozenset(one.arg for one in (*given.posonlyargs, *given.args, *given.kwonlyargs))

@@ -1,0 +1,325 @@
+"""What each tuning of the CPU engine is worth: `python -m benchmarks.tunings [model …] [--seconds 30]`.
+
+One process for each model, one thread. In it the model is made with everything switched on, twice (what two makings of
+the same differ by is the noise of the table), and once more for each tuning with only that one switched off; each
+making measures its contests anew, in a cache of its own. All of them are then called in turns. A figure is the median
+of the ratios of each round: the time without the tuning over the time with it, so that 1.05 says that the tuning is
+worth 5 %. Results are compared with eager's before anything is timed.
+
+Six of the models are those of the table of docs/performance.md, six were never used for tuning. Results go to
+benchmarks/results/tunings.json; `--page` writes the table of them into docs/tunings.md and measures nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import contextlib
+import importlib
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from statistics import geometric_mean
+from typing import Any
+
+from attrs import frozen
+
+HERE = Path(__file__).resolve().parent
+RESULTS = HERE / "results" / "tunings.json"
+PAGE = HERE.parent / "docs" / "tunings.md"
+TARGETS, REPLAY = "npucompose.targets", "npucompose.replay"
+TABLED = ("tiny_ops", "gpt_decode", "gpt_prefill", "minilm", "resnet18", "t5_step")
+SMALL = "hidden_size: 192, num_hidden_layers: 4, num_attention_heads: 6, intermediate_size: 512"
+UNTUNED = {
+    "vit": ("ViTForImageClassification", f"{SMALL}, image_size: 64, patch_size: 8"),
+    "mobilenet_v2": ("MobileNetV2ForImageClassification", "image_size: 64, depth_multiplier: 0.5"),
+    "regnet": (
+        "RegNetForImageClassification",
+        "hidden_sizes: [32, 64, 128, 256], depths: [1, 2, 2, 1], groups_width: 16",
+    ),
+    "qwen2": ("Qwen2ForCausalLM", f"{SMALL}, num_key_value_heads: 2, vocab_size: 2048"),
+    "distilbert": (
+        "DistilBertForSequenceClassification",
+        "dim: 256, n_layers: 4, n_heads: 8, hidden_dim: 768, vocab_size: 4096",
+    ),
+    "gpt_neox": ("GPTNeoXForCausalLM", f"{SMALL}, vocab_size: 2048"),
+}
+"""{a model that no tuning was made for: (class of transformers, its configuration)}."""
+ALL, AGAIN = "all", "all, made again"
+GOAL, BEST = 1.03, 1.10
+"""What pays: a geometric mean, or one cell, from which a tuning stays."""
+
+
+# -- what stands in the place of a tuning that is switched off
+
+
+@contextlib.contextmanager
+def _nothing(*_: Any, **__: Any) -> Iterator[None]:
+    yield
+
+
+def _left(*_: Any, **__: Any) -> int:
+    """A graph is left as it is, and nothing is moved or handed back."""
+    return 0
+
+
+@frozen
+class Switch:
+    """One function of a module, and what is called in its place; `wraps` makes that of the function."""
+
+    where: str
+    name: str
+    instead: Callable[..., Any] | None = None
+    wraps: Callable[[Callable[..., Any]], Callable[..., Any]] | None = None
+
+    @contextlib.contextmanager
+    def off(self) -> Iterator[None]:
+        owner: Any = importlib.import_module(self.where)
+        *path, last = self.name.split(".")
+        for part in path:
+            owner = getattr(owner, part)
+        known = vars(owner)[last]
+        setattr(owner, last, self.wraps(known) if self.wraps is not None else self.instead)
+        try:
+            yield
+        finally:
+            setattr(owner, last, known)
+
+
+def _never_direct(init: Callable[..., Any]) -> Callable[..., Any]:
+    def made(self: Any, *given: Any, **more: Any) -> None:
+        init(self, *given, **{**more, "direct": False})
+
+    return made
+
+
+def _no_unfused(wants: Callable[..., Any]) -> Callable[..., Any]:
+    def asked(self: Any, subject: Any) -> bool:
+        if subject.is_for_operators:
+            return wants(self, subject)
+        self._unfused = None
+        return True
+
+    return asked
+
+
+KERNELS = f"{TARGETS}.inductor_kernels"
+TUNINGS: Mapping[str, tuple[Switch, ...]] = {
+    "text of Inductor's templates, all": (
+        Switch(KERNELS, "_registers_used", _nothing),
+        Switch(KERNELS, "_larger_blocks", _nothing),
+        Switch(KERNELS, "_small_ones_on_one_thread", _nothing),
+        Switch(KERNELS, "sums_in_parts", _nothing),
+        Switch(KERNELS, "fetching_ahead", _nothing),
+        Switch(KERNELS, "gelu_as_a_sigmoid", _nothing),
+    ),
+    "flags of the compiler (sums in registers)": (Switch(KERNELS, "_registers_used", _nothing),),
+    "sums in parts, compensated": (Switch(KERNELS, "sums_in_parts", _nothing),),
+    "prefetch of packed weights": (Switch(KERNELS, "fetching_ahead", _nothing),),
+    "a template's GELU": (Switch(KERNELS, "gelu_as_a_sigmoid", _nothing),),
+    "blocks of a Zen 5, small products on one thread": (
+        Switch(KERNELS, "_larger_blocks", _nothing),
+        Switch(KERNELS, "_small_ones_on_one_thread", _nothing),
+    ),
+    "contests of libraries, all": (
+        Switch(f"{TARGETS}.linears", "choose_linears", _left),
+        Switch(f"{TARGETS}.batched", "choose_batched", _left),
+        Switch(f"{TARGETS}.attention", "choose_attention", _left),
+    ),
+    "linears": (Switch(f"{TARGETS}.linears", "choose_linears", _left),),
+    "batched products": (Switch(f"{TARGETS}.batched", "choose_batched", _left),),
+    "attention by oneDNN": (Switch(f"{TARGETS}.attention", "choose_attention", _left),),
+    "cold contests": (Switch(f"{TARGETS}.cold_products", "ColdProducts.timing", _nothing),),
+    "forms of operators, all": (
+        Switch(f"{TARGETS}.known_forms", "in_known_forms", _left),
+        Switch(f"{TARGETS}.known_forms", "without_tanh", _left),
+        Switch(f"{TARGETS}.known_forms", "sums_in_two", _left),
+        Switch(f"{TARGETS}.folded_scales", "fold_scales", _left),
+        Switch(f"{TARGETS}.in_place", "scatter_in_place", _left),
+    ),
+    "known forms": (
+        Switch(f"{TARGETS}.known_forms", "in_known_forms", _left),
+        Switch(f"{TARGETS}.known_forms", "without_tanh", _left),
+    ),
+    "sums over rows": (Switch(f"{TARGETS}.known_forms", "sums_in_two", _left),),
+    "folded scales": (Switch(f"{TARGETS}.folded_scales", "fold_scales", _left),),
+    "in-place scatter": (Switch(f"{TARGETS}.in_place", "scatter_in_place", _left),),
+    "huge pages": (Switch(f"{REPLAY}.captured_graph", "move_weights", _left),),
+    "held kernels (native)": (Switch(f"{REPLAY}.executor.native", "Native.__init__", wraps=_never_direct),),
+    "fused against recorded (whole graphs)": (
+        Switch(f"{TARGETS}.native_inductor", "NativeRecorder.wants", wraps=_no_unfused),
+    ),
+}
+"""{a tuning: what is switched off for it}; a group first, then its members."""
+
+
+MODULES: Mapping[str, tuple[str, ...]] = {
+    "text of Inductor's templates, all": (
+        "inductor_sums",
+        "inductor_prefetch",
+        "inductor_epilogues",
+        "inductor_kernels",
+    ),
+    "sums in parts, compensated": ("inductor_sums",),
+    "prefetch of packed weights": ("inductor_prefetch",),
+    "a template's GELU": ("inductor_epilogues",),
+    "contests of libraries, all": ("linears", "batched", "attention", "onednn", "timed_calls"),
+    "linears": ("linears",),
+    "batched products": ("batched",),
+    "attention by oneDNN": ("attention",),
+    "cold contests": ("cold_products",),
+    "forms of operators, all": ("known_forms", "folded_scales", "in_place"),
+    "known forms": ("known_forms",),
+    "folded scales": ("folded_scales",),
+    "in-place scatter": ("in_place",),
+    "huge pages": ("huge_pages",),
+    "fused against recorded (whole graphs)": ("contest", "unfused"),
+}
+"""{a tuning: the modules that are there for it}; the others are a part of one."""
+
+
+# -- one model, in a process of its own
+
+
+def _own_cache(folder: Path, native: Path) -> None:
+    """What is measured from here on is remembered in `folder`; the native replayer stays as it was built."""
+    folder.mkdir()
+    (folder / "native").symlink_to(native)
+    os.environ["NPUCOMPOSE_CACHE"] = str(folder)
+
+
+def _overrides(architecture: str, configuration: str) -> list[str]:
+    chosen = ["model=transformers", f"model.architecture={architecture}", f"model.config={{{configuration}}}"]
+    return [*chosen, "model.tokens=32"] if "image" not in configuration and "depths" not in configuration else chosen
+
+
+def measure(model: str, seconds: float, tunings: Sequence[str]) -> dict[str, Any]:
+    """The ratios of one model: what each tuning is worth here, or why there is no figure."""
+    import torch
+
+    sys.path.insert(0, str(HERE))
+    import performance
+    from candidates import _detached as performance_candidate
+
+    from npucompose.machine import cache_dir
+    from npucompose.measure.timing import interleaved, paired_ratio
+    from npucompose.replay.executor import build
+
+    build.load()
+    ours = performance_candidate("mode=max-autotune", "target.measuring=always")
+    torch._dynamo.config.recompile_limit = 4 * (len(tunings) + 2)
+    performance.MODELS = {**performance.MODELS, **{name: _overrides(*made) for name, made in UNTUNED.items()}}
+    subject, inputs = performance.subject_of(model, 1)
+    calls: dict[str, Callable[[], Any]] = {}
+    rows: dict[str, Any] = {}
+    with torch.no_grad(), warnings.catch_warnings(), tempfile.TemporaryDirectory() as folder:
+        warnings.simplefilter("ignore")
+        expected = performance.Expected.of(subject, inputs)
+        native = cache_dir() / "native"
+        for number, name in enumerate((ALL, AGAIN, *tunings)):
+            print(f"{model}: {name}", file=sys.stderr, flush=True)
+            _own_cache(Path(folder) / str(number), native)
+            with contextlib.ExitStack() as off:
+                for switch in TUNINGS.get(name, ()):
+                    off.enter_context(switch.off())
+                torch._dynamo.reset()
+                row, made = performance._made(ours, subject.apart(), expected)
+            rows[name] = row
+            if made is not None:
+                calls[name] = performance._bound(made.call, tuple(performance._copied(list(inputs[0]))))
+        samples = interleaved(calls, warmup=4, min_calls=25, min_seconds=seconds, max_calls=20_000, uncounted=1)
+    for name, taken in samples.items():
+        rows[name] |= {"p50_us": round(taken.p50, 2), "without": round(paired_ratio(taken, samples[ALL]), 4)}
+    return {"model": model, "rows": rows, **performance.surroundings(1)}
+
+
+def run(model: str, seconds: float, tunings: Sequence[str]) -> None:
+    """In a process of its own; the result file has it then."""
+    command = [sys.executable, "-m", "benchmarks.tunings", "--here", model, "--seconds", str(seconds)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+    for tuning in tunings:
+        command += ["--tuning", tuning]
+    done = subprocess.run(command, env=environment, cwd=HERE.parent, stdout=subprocess.PIPE, text=True, check=False)
+    if done.returncode:
+        print(f"{model}: exit status {done.returncode}", file=sys.stderr)
+        return
+    known = json.loads(RESULTS.read_text()) if RESULTS.is_file() else {}
+    known[model] = json.loads(done.stdout.splitlines()[-1])
+    RESULTS.write_text(_compact(known))
+    page()
+
+
+def _compact(known: Mapping[str, Any]) -> str:
+    lines = [f" {json.dumps(model)}: {json.dumps(known[model])}" for model in sorted(known)]
+    return "{\n" + ",\n".join(lines) + "\n}\n"
+
+
+# -- the table
+
+
+def statements_of(tuning: str) -> int | None:
+    """Statements of the modules of a tuning; None where it has none of its own."""
+    from tools.budgets import statements_of as counted
+
+    files = [file for module in MODULES.get(tuning, ()) for file in _sources(module)]
+    return sum(counted(ast.parse(file.read_text(encoding="utf-8"))) for file in files) if files else None
+
+
+def _sources(module: str) -> list[Path]:
+    return [
+        file
+        for place in ("src", "packages")
+        for file in (HERE.parent / place).rglob(f"{module}.py")
+        if "tests" not in file.parts
+    ]
+
+
+def page() -> None:
+    known: dict[str, Any] = json.loads(RESULTS.read_text())
+    models = [model for model in (*TABLED, *UNTUNED) if model in known]
+    lines = [
+        "# What each tuning of the CPU engine is worth", "",
+        "Written by `python -m benchmarks.tunings --page` from benchmarks/results/tunings.json. The time without",
+        "the tuning over that with it, medians of calls in turns, one thread, `max-autotune` detached. The row",
+        f"`{AGAIN}` is the same made twice: the noise. Models behind the sixth were never used for tuning.", "",
+        f"| switched off | statements | geometric mean | {' | '.join(models)} |",
+        f"| --- | --- | --- | {' | '.join('---' for _ in models)} |",
+    ]  # fmt: skip
+    for tuning in (AGAIN, *TUNINGS):
+        figures = {model: known[model]["rows"].get(tuning, {}).get("without") for model in models}
+        found = [figure for figure in figures.values() if figure is not None]
+        mean = f"{geometric_mean(found):.3f}" if found else "–"
+        cells = " | ".join("–" if figures[model] is None else f"{figures[model]:.2f}" for model in models)
+        lines.append(f"| {tuning} | {statements_of(tuning) or '–'} | {mean} | {cells} |")
+    PAGE.write_text("\n".join([*lines, ""]), encoding="utf-8")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("models", nargs="*", metavar="model", help=", ".join((*TABLED, *UNTUNED)))
+    parser.add_argument("--seconds", type=float, default=30.0, help="of counted calls, all makings of a model together")
+    parser.add_argument("--tuning", action="append", choices=list(TUNINGS), help="only this one; several times")
+    parser.add_argument("--page", action="store_true", help="measure nothing, write the table anew")
+    parser.add_argument("--here", metavar="model", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    tunings = options.tuning or list(TUNINGS)
+    if options.here:
+        print(json.dumps(measure(options.here, options.seconds, tunings)))
+    elif options.page:
+        page()
+    else:
+        models = options.models or [*TABLED, *UNTUNED]
+        if wrong := [model for model in models if model not in (*TABLED, *UNTUNED)]:
+            parser.error(f"unknown model {', '.join(wrong)}; choose from {', '.join((*TABLED, *UNTUNED))}")
+        for model in models:
+            run(model, options.seconds, tunings)
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

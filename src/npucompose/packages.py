@@ -1,0 +1,57 @@
+"""The packages of this repository that plug into the core, and what each brings: for the sentence that names one which
+is not installed. Knows only words; what is installed is found by entry points (registry.py)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from npucompose.version import __version__
+
+PACKAGES: Mapping[str, Mapping[str, tuple[str, ...]]] = {
+    "extras": {
+        "model": ("paddle", "transformers", "minilm"),
+        "pass": ("dual_batch_overlap",),
+        "adapt": ("paddle",),
+        "search": ("optuna",),
+        "tracker": ("mlflow", "tensorboard", "wandb"),
+        "project": ("vllm", "vllm-ascend", "sglang"),
+        "reader of command lines": ("engines",),
+    },
+    "devtools": {"reader of logs and dumps": ("artefacts",)},
+}
+"""{extra of npucompose: {kind of thing: names}}: what a message calls the kind, and the names that it may not know."""
+
+
+def distribution(extra: str) -> str:
+    """`npucompose-extras`, which `pip install 'npucompose[extras]'` brings."""
+    return f"npucompose-{extra}"
+
+
+def pip_line(extra: str) -> str:
+    return f"pip install 'npucompose[{extra}]'"
+
+
+def not_installed(kind: str, name: str, where: str = "") -> str | None:
+    """`model 'minilm' @ model=minilm comes with npucompose-extras, which is not installed: …`; None for what no package
+    brings."""
+    at = f" @ {where}" if where else ""
+    for extra, brought in PACKAGES.items():
+        if name in brought.get(kind, ()):
+            return f"{kind} '{name}'{at} comes with {distribution(extra)}, which is not installed: {pip_line(extra)}."
+    return None
+
+
+def extra_of(name: str) -> str | None:
+    """The extra that brings a distribution; None for one that is not of this repository."""
+    return next((extra for extra in PACKAGES if distribution(extra) == name.lower().replace("_", "-")), None)
+
+
+def other_version(name: str, version: str) -> str | None:
+    """Why an installed distribution cannot be used: it is one of ours, of another version than the core."""
+    extra = extra_of(name)
+    if extra is None or version == __version__:
+        return None
+    return (
+        f"{name} {version} is installed beside npucompose {__version__}, and both must have one version: "
+        f"pip install 'npucompose[{extra}]=={__version__}'."
+    )
