@@ -10,8 +10,8 @@ import argparse
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from npucompose.profiles.command import Profile, profile_of
-from npucompose.profiles.held_out import HeldOut, held_out
+from npucompose_devtools.profiles.command import Profile, profile_of
+from npucompose_devtools.profiles.held_out import HeldOut, held_out
 
 PAGE = Path(__file__).parents[1] / "docs" / "device_files.md"
 BEGIN, END = "<!-- public profile -->", "<!-- end -->"

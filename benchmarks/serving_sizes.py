@@ -21,9 +21,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from npucompose.capture_sizes.command import vllm_sizes
-from npucompose.capture_sizes.planner import SizeBudget, least_padding, plan
-from npucompose.capture_sizes.trace import Trace
+from npucompose_devtools.capture_sizes.command import vllm_sizes
+from npucompose_devtools.capture_sizes.planner import SizeBudget, least_padding, plan
+from npucompose_devtools.capture_sizes.trace import Trace
 from tests.serving.engine import ENGINE, ENVIRONMENT
 from tests.serving.small_models import written
 

@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from npucompose import cli, completion
-from npucompose.arguments import COMMANDS, Command, command_line
+from npucompose.arguments import command_line, every_command
+from npucompose.commands import Command
 from npucompose.errors import ConfigError, NpuComposeError
 from tests.test_completion import parser
 from tests.test_visible import Terminal
@@ -33,13 +34,13 @@ def test_arguments_are_refused_in_our_words() -> None:
         made.error("it ends...")
 
 
-def paths(commands: Mapping[str, Command] = COMMANDS) -> Iterator[list[str]]:
+def paths(commands: Mapping[str, Command]) -> Iterator[list[str]]:
     """`["doctor"]`, `["recipe", "eject"]`, …: each command that acts."""
     for name, command in commands.items():
         yield from ([name, *inner] for inner in paths(command.actions)) if command.actions else ([name],)
 
 
-@pytest.mark.parametrize("words", [one for one in paths() if one != ["run"]], ids=" ".join)
+@pytest.mark.parametrize("words", [one for one in paths(every_command()) if one != ["run"]], ids=" ".join)
 def test_what_a_command_does_not_know_it_refuses_itself(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     """With words that stand for all that it wants."""
     wanted = {
@@ -144,11 +145,11 @@ def test_the_command_line_is_that_of_the_process_where_none_is_given(
             "bisect",
             "report",
             "completion",
-            "device-kit",
             "recipe",
-            "protocol",
             "compare-dumps",
+            "device-kit",
             "profile",
+            "protocol",
             "sizes",
         )
     )

@@ -16,7 +16,8 @@ import pytest
 
 import airflow_free.ledger
 import airflow_free.store
-from npucompose.arguments import COMMANDS, Command
+from npucompose.arguments import every_command
+from npucompose.commands import Command
 from npucompose.experiment import lock
 from npucompose.report import keys
 from npucompose.results import premises, record
@@ -177,7 +178,7 @@ def commands(below: str, found: dict[str, Command]) -> Iterator[str]:
 
 def test_commands_options_and_exit_statuses_are_those_that_were_reviewed(golden: Golden) -> None:
     statuses = "".join(f"exit status of {status}: {number}\n" for status, number in record.EXIT_STATUS.items())
-    golden("stability/commands.txt", REVIEW + "".join(commands("npucompose", dict(COMMANDS))) + statuses)
+    golden("stability/commands.txt", REVIEW + "".join(commands("npucompose", every_command())) + statuses)
 
 
 def test_groups_and_choices_are_those_that_were_reviewed(golden: Golden) -> None:

@@ -11,15 +11,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
+from npucompose.commands import AS_JSON, INSTALLED, Command, argument, flag, one_of
 from npucompose.errors import ConfigError, did_you_mean, unknown
-from npucompose.file_commands import AS_JSON, COMPARE_DUMPS, PROFILE, SIZES, Command, argument, flag, one_of
 from npucompose.version import __version__
 
 ALIKE = 0.75
 """How near an unknown word has to be to an option where it may be an override that begins with dashes."""
 CONFIG_DIR = ("--config-dir", "-cd")
 RECIPE_OUT = "recipe.lock.yaml"
-KIT_OUT = "device_kit"
 
 
 def refusal(message: str, advice: str) -> ConfigError:
@@ -86,15 +85,23 @@ class _Variables(argparse.Action):
 
 
 def command_line(asked: str | None) -> argparse.ArgumentParser:
-    """Every command; only the one that is asked for brings its arguments: `doctor` loads no table of `list`."""
+    """Every command; only the one that is asked for brings its arguments: `doctor` loads no table of `list`, and one of
+    the core's own looks for no installed package."""
     parser = ArgumentParser(prog="npucompose", description="YAML in, a verified compiled graph out.")
     parser.add_argument("--version", action="version", version=f"npucompose {__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    for name, command in COMMANDS.items():
+    for name, command in (COMMANDS if asked in COMMANDS else every_command(asked)).items():
         inner = commands.add_parser(name, help=command.about)
         if name == asked:
             _declare(inner, command)
     return parser
+
+
+def every_command(asked: str | None = None) -> dict[str, Command]:
+    """{name: command} of the core and of every installed package; ConfigError where the one that is asked for cannot be
+    loaded."""
+    named = {asked: INSTALLED.get(asked)} if asked is not None and asked in INSTALLED else {}
+    return {**COMMANDS, **INSTALLED.every(), **named}
 
 
 def _declare(parser: argparse.ArgumentParser, command: Command) -> None:
@@ -216,18 +223,6 @@ REPORT = (
             help="write one HTML page: table, Pareto plots, differences between any two runs",
         ),
     ),
-)
-DEVICE_KIT = (
-    argument(
-        "words",
-        nargs="+",
-        metavar="FILE",
-        help="a recipe (recipe.lock.yaml, or an experiment's YAML and key=value); or: read results.json",
-    ),
-    argument("--out", metavar="FOLDER", help=f"folder to write (default: {KIT_OUT}; with read: .npucompose/device)"),
-    ADDED,
-    ENV,
-    TRUST,
 )
 RECIPE = {
     "eject": Command(
@@ -355,23 +350,5 @@ COMMANDS = {
         act="npucompose.completion:act",
         arguments=(argument("shell", choices=("bash", "zsh", "fish"), help="which shell"),),
     ),
-    "device-kit": Command(
-        about="write plain scripts that check a recipe on an NPU; read their results",
-        act="npucompose.experiment.device_kit:act",
-        arguments=DEVICE_KIT,
-    ),
     "recipe": Command(about="lock, verify, import and eject experiments", actions=RECIPE),
-    "protocol": Command(
-        about="whether the host's side of a captured graph's replay can hang or read what is stale",
-        act="npucompose.capture.protocol.command:act",
-        arguments=(
-            argument("protocol", metavar="PROTOCOL.yaml", help="its threads, streams and events; or torchair, kit, …"),
-            flag("--waits", "of a protocol that holds: what goes wrong without each of its waits"),
-            argument("--most-states", type=int, metavar="N", help="give up beyond so many (default: 1,000,000)"),
-            AS_JSON,
-        ),
-    ),
-    "compare-dumps": COMPARE_DUMPS,
-    "profile": Command(about="times of kernels from a profile of an NPU", actions=PROFILE),
-    "sizes": Command(about="which sizes of a server's steps are recorded, and what that takes", actions=SIZES),
 }

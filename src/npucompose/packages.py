@@ -17,7 +17,10 @@ PACKAGES: Mapping[str, Mapping[str, tuple[str, ...]]] = {
         "project": ("vllm", "vllm-ascend", "sglang"),
         "reader of command lines": ("engines",),
     },
-    "devtools": {"reader of logs and dumps": ("artefacts",)},
+    "devtools": {
+        "command": ("compare-dumps", "device-kit", "profile", "protocol", "sizes"),
+        "reader of logs and dumps": ("artefacts",),
+    },
 }
 """{extra of npucompose: {kind of thing: names}}: what a message calls the kind, and the names that it may not know."""
 

@@ -25,7 +25,7 @@ TOLD = {
     "npucompose/report/doctor.py": doctor._ASK_TORCH,
 }
 """What each source that starts a Python tells it with -c."""
-A_FILE = "npucompose/experiment/kit_files/run_kit.py"
+A_FILE = "npucompose_devtools/device_kit/kit_files/run_kit.py"
 """Starts a file, whose own folder is the first on its path; it has no package beside it."""
 
 

@@ -20,10 +20,8 @@ from npucompose.capture.budget import (
     Interval,
     _own_streams,
     capture_budget,
-    sizes_for,
 )
 from npucompose.capture.fitting import Amounts, largest_set
-from npucompose.capture_sizes.trace import Trace
 from npucompose.errors import ConfigError
 from npucompose.vendor.devices import device_of
 from tests.searches import examples
@@ -204,14 +202,6 @@ def test_hccl_on_vector_cores_frees_streams_on_a3() -> None:
 def test_at_most_four_sizes_are_certain_on_a_950() -> None:
     found = capture_budget(evolve(QWEN3_235B, soc="ascend950", graphs=(WHOLE,), many_streams=None))
     assert len(found.certain) == 4
-
-
-def test_the_sizes_of_a_trace_are_chosen_within_what_certainly_fits() -> None:
-    found = capture_budget(QWEN3_235B)
-    trace = Trace({rows: 100 - rows for rows in range(1, 60)})
-    chosen = sizes_for(trace, found)
-    assert len(chosen.sizes) == len(found.certain) == 3
-    assert chosen.sizes[-1] == 59
 
 
 @pytest.mark.parametrize(

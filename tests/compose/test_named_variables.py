@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from npucompose.arguments import COMMANDS, ENV, OVERRIDES
+from npucompose.arguments import ENV, OVERRIDES, every_command
 from npucompose.cli import main
 from npucompose.compose.references import resolved
 from npucompose.compose.tree import Composer
@@ -161,7 +161,8 @@ COMPOSING = {"run", "explain", "bisect", "device-kit", "eject", "export", "lock"
 
 
 def test_each_command_that_composes_an_experiment_takes_the_switch_and_no_other() -> None:
-    every = {**COMMANDS, **COMMANDS["recipe"].actions}
+    commands = every_command()
+    every = {**commands, **commands["recipe"].actions}
     assert {name for name, command in every.items() if ENV in command.arguments} == COMPOSING
     assert {name for name, command in every.items() if OVERRIDES in command.arguments} <= COMPOSING
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from npucompose.arguments import COMMANDS as NAMES
+from npucompose.arguments import every_command
 from npucompose.errors import ConfigError
 from tests.docs.blocks import ALL, OTHERS, PAGES, ROOT, SHELL, Command, blocks
 from tests.docs.commands import HAS, look_at, not_run, prepare, simple
@@ -75,7 +75,7 @@ def test_every_command_in_a_sentence_is_legal(page: Path, tmp_path: Path, monkey
         text = re.sub(r"(?<= )\[([^\]=]*)\]", r"\1", " ".join(span.split()))  # [--out FILE]: may be left out
         for words in simple(re.sub(r"\|\S+", "", text)):
             if words[0] == "npucompose" and len(words) == 2:
-                assert words[1] in NAMES, f"{page.name}: `{span}`"
+                assert words[1] in every_command(), f"{page.name}: `{span}`"
                 continue
             value = ["VALUE"] if words[-1] in ("--config-dir", "--env") else []
             try:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from npucompose.capture.deployment import read_deployment
+from npucompose_devtools.capture_sizes.deployment import read_deployment
 from tests.refusals.case import Case
 
 WHOLE = "soc: a2\nsizes: [1, 8]\ngraphs:\n  main: {layers: 4, communicators: [tp]}\ncommunicators:\n  tp: {ranks: 8}\n"
@@ -20,7 +20,7 @@ def deployment(old: str = "", new: str = "") -> Callable[[Path], Any]:
     return read
 
 
-READING = "npucompose.capture.deployment"
+READING = "npucompose_devtools.capture_sizes.deployment"
 SIZES = f"[{', '.join(map(str, range(1, 1002)))}]"
 CASES = (
     Case(

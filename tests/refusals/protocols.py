@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from npucompose.capture.protocol.reading import read_protocol, shape
+from npucompose_devtools.protocol.reading import read_protocol, shape
 from tests.refusals.case import Case
 
 SOUND = """
@@ -25,7 +25,7 @@ def protocol(old: str = "", new: str = "") -> Callable[[Path], Any]:
     return read
 
 
-READING, MODEL = "npucompose.capture.protocol.reading", "npucompose.capture.protocol.model"
+READING, MODEL = "npucompose_devtools.protocol.reading", "npucompose_devtools.protocol.model"
 MANY = str([f"s{n}" for n in range(65)]).replace("s0", "main")
 GRAPH, UNORDERED = "graphs: {g: [read x]}\nthreads:", "events: {e: ordinary}\ngraphs: {g: [wait e]}\nthreads:"
 CASES = (

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from npucompose.capture_sizes.trace import Trace
+from npucompose_devtools.capture_sizes.trace import Trace
 from tests.refusals.case import Case
 
 
@@ -18,7 +18,7 @@ def trace(content: str) -> Callable[[Path], Any]:
     return read
 
 
-TRACE = "npucompose.capture_sizes.trace"
+TRACE = "npucompose_devtools.capture_sizes.trace"
 CASES = (
     Case(TRACE, "is no table", trace(f"1\n{'8' * 200_000}\n"), "is no table: field larger than", "Error: field"),
     Case(TRACE, "numbers of rows; at", trace("\n".join(map(str, range(1, 50_002)))), "at most 50,000 are read"),

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from npucompose.capture_sizes.trace import Trace
 from npucompose.serving.vllm.configuration import NOT_PADDED
+from npucompose_devtools.capture_sizes.trace import Trace
 from tests.serving.engine import Answer, answer, hugging_face, prompts
 from tests.serving.events import Tokens
 from tests.serving.small_models import BY_HUGGING_FACE, MODELS, written

@@ -22,7 +22,9 @@ OWN = {
     "airflow_free.foreign_files": "the helper itself",
     "airflow_free.sqlite_files": "the helper of databases, which asks before it opens",
     "airflow_free.executors": NO_STRANGERS["airflow_free.executors"],
-    "npucompose.experiment.kit_files.observe": NO_STRANGERS["npucompose.experiment.kit_files.observe"],
+    "npucompose_devtools.device_kit.kit_files.observe": NO_STRANGERS[
+        "npucompose_devtools.device_kit.kit_files.observe"
+    ],
     "npucompose.models.example_inputs": "torch's weights-only reader, within the memory limit of the job",
     "npucompose.new": NO_STRANGERS["npucompose.new"],
     "npucompose.vendor.converter_conditions": NO_STRANGERS["npucompose.vendor.converter_conditions"],

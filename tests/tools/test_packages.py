@@ -10,7 +10,10 @@ import pytest
 from packaging.requirements import Requirement
 
 from npucompose import packages
+from npucompose.arguments import command_line
 from npucompose.artefacts import READERS
+from npucompose.cli import main
+from npucompose.commands import INSTALLED
 from npucompose.compose.overrides import SINGULAR
 from npucompose.compose.tree import Composer
 from npucompose.errors import ConfigError, unknown
@@ -29,7 +32,7 @@ PROJECTS = {
     folder.name: tomllib.loads((folder / "pyproject.toml").read_text())["project"] for folder in layout.packages()
 }
 CORE = tomllib.loads((layout.ROOT / "pyproject.toml").read_text())["project"]
-REGISTRIES = (MODELS, PASSES, SEARCHES, TRACKERS, READERS, dialects.READERS)
+REGISTRIES = (INSTALLED, MODELS, PASSES, SEARCHES, TRACKERS, READERS, dialects.READERS)
 
 
 def test_every_package_has_the_version_of_the_core_and_asks_for_it() -> None:
@@ -73,7 +76,9 @@ def test_the_projects_that_a_recipe_is_exported_to_are_those_of_the_packages() -
     assert written == {name for brings in packages.PACKAGES.values() for name in brings.get("project", ())}
 
 
-def test_what_is_not_installed_is_named_with_the_line_that_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_not_installed_is_named_with_the_line_that_installs_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setattr("importlib.metadata.entry_points", lambda group: [])
     said = "comes with npucompose-extras, which is not installed: pip install 'npucompose[extras]'."
     assert unknown("pass", "dual_batch_overlap", ["cse"]) == f"pass 'dual_batch_overlap' {said}"
@@ -82,7 +87,17 @@ def test_what_is_not_installed_is_named_with_the_line_that_installs_it(monkeypat
         assert Composer().compose([words]).problems == (f"{SINGULAR.get(group, group)} '{name}' @ {words} {said}",)
     with pytest.raises(ConfigError, match="npucompose-devtools, which is not installed"):
         READERS.get("artefacts")
+    assert main(["profile", "check", "x.csv"]) == 2
+    assert capsys.readouterr().err == (
+        "npucompose: command 'profile' comes with npucompose-devtools, which is not installed: "
+        "pip install 'npucompose[devtools]'.\n"
+    )
     assert unknown("model", "minilmm", ["add"]).startswith("unknown model 'minilmm'.")
+
+
+def test_a_command_of_the_core_looks_for_no_installed_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.metadata.entry_points", lambda group: pytest.fail(group))
+    assert command_line("doctor").parse_args(["doctor"]).act
 
 
 class OtherVersion(Distribution):
@@ -95,13 +110,14 @@ class OtherVersion(Distribution):
 
 @pytest.fixture
 def of_another_version(monkeypatch: pytest.MonkeyPatch) -> Registry[type]:
-    points = [point._for(OtherVersion()) for point in [EntryPoint("mlflow", "nowhere:Mlflow", TRACKERS.group)]]
-    monkeypatch.setattr("importlib.metadata.entry_points", lambda group: points if group == TRACKERS.group else [])
+    found = (EntryPoint("mlflow", "nowhere:Mlflow", TRACKERS.group), EntryPoint("sizes", "no:where", INSTALLED.group))
+    points = [point._for(OtherVersion()) for point in found]
+    monkeypatch.setattr("importlib.metadata.entry_points", lambda group: [p for p in points if p.group == group])
     return TRACKERS
 
 
 def test_a_package_of_another_version_is_refused_in_one_sentence_before_it_is_loaded(
-    of_another_version: Registry[type],
+    of_another_version: Registry[type], capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(ConfigError) as refused:
         of_another_version.get("mlflow")
@@ -110,6 +126,8 @@ def test_a_package_of_another_version_is_refused_in_one_sentence_before_it_is_lo
         f"both must have one version: pip install 'npucompose[extras]=={__version__}'."
     )
     assert of_another_version.package("mlflow") == OURS
+    assert main(["sizes", "plan", "x.csv"]) == 2
+    assert "npucompose-extras 0.0.9 is installed beside npucompose" in capsys.readouterr().err
 
 
 def test_an_own_package_is_no_stranger_and_a_strangers_is() -> None:

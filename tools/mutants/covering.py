@@ -36,7 +36,7 @@ NATIVE_CALLS = "src/npucompose/replay/executor/native.py"
 """Whoever runs a function of that file runs C++."""
 UNSEEN = {
     "src/npucompose/replay/executor/src/": "tests/replay/executor/",
-    "src/npucompose/experiment/kit_files/": "tests/recipe/test_device_kit.py",
+    "packages/devtools/src/npucompose_devtools/device_kit/kit_files/": "packages/devtools/tests/device_kit/",
 }
 """{sources that run where coverage.py does not look, compiled or as copies elsewhere: tests that run them}."""
 FARTHEST = 100

@@ -26,8 +26,7 @@ PACKAGES: dict[str, tuple[str, ...]] = {
     "experiment": (f"{PRODUCT}/experiment", "src/hydra_plugins"),
     "compose": tuple(f"{PRODUCT}/{name}" for name in ("compose", "input_safety.py", "registry.py")),
     "replay, C++": (NATIVE,),
-    "serving, capture_sizes": (f"{PRODUCT}/serving", f"{PRODUCT}/capture_sizes"),
-    "accuracy, profiles": (f"{PRODUCT}/accuracy", f"{PRODUCT}/profiles"),
+    "serving": (f"{PRODUCT}/serving",),
     "table, vendor": (f"{PRODUCT}/table", f"{PRODUCT}/vendor"),
     "schema, results": (f"{PRODUCT}/schema", f"{PRODUCT}/results"),
     **{name: (f"{PRODUCT}/{name}",) for name in (
@@ -40,12 +39,12 @@ PACKAGES: dict[str, tuple[str, ...]] = {
 
 AREAS: dict[str, tuple[str, ...]] = {
     "replay": ("replay", "replay, C++"),
-    "targets": ("targets", "targets/npu_offline", "targets/torchair", "serving, capture_sizes"),
+    "targets": ("targets", "targets/npu_offline", "targets/torchair", "serving"),
     "streams": ("streams", "passes", "graphs"),
     "sinking and capture": ("sinking", "capture"),
     "compose": ("compose", "table, vendor", "models", "ops", "the front"),
     "recipe": ("recipe", "packages/extras"),
-    "report and results": ("report", "schema, results", "accuracy, profiles", "measure", "packages/devtools"),
+    "report and results": ("report", "schema, results", "measure", "packages/devtools"),
     "experiment and airflow_free": ("experiment", "airflow_free"),
 }
 """Each package once, in the areas by which a review counts."""

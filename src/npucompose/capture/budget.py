@@ -16,8 +16,6 @@ from typing import Literal
 from attrs import evolve, field, frozen
 
 from npucompose.capture.fitting import Amounts, largest_set
-from npucompose.capture_sizes.planner import SizeBudget, SizePlan, plan
-from npucompose.capture_sizes.trace import Trace
 from npucompose.errors import ConfigError, raise_for
 from npucompose.vendor.devices import Soc, soc_of
 
@@ -233,17 +231,6 @@ def capture_budget(question: BudgetQuestion) -> CaptureBudget:
         changes.append(Change(what=what, freed=freed, events=events, sizes=other.sizes))
     useful = [change for change in changes if change.freed.high > 0 or change.events.high > 0]
     return evolve(found, changes=tuple(sorted(useful, key=lambda c: (c.freed.high, c.freed.low), reverse=True)))
-
-
-def sizes_for(trace: Trace, budget: CaptureBudget) -> SizePlan:
-    """The sizes of a server's steps that pad least, as many of them as certainly fit.
-
-    ConfigError where none does. Streams are counted and bytes are not: those of sizes that nobody asked about are
-    unknown (`npucompose sizes plan --memory` takes both).
-    """
-    if not budget.certain:
-        raise ConfigError("no size fits for certain: one may take more streams than there are.")
-    return plan(trace, SizeBudget(recordings=len(budget.certain)))
 
 
 def _freed(before: Interval, after: Interval) -> Interval:

@@ -14,15 +14,15 @@ import numpy as np
 import pytest
 import torch
 
-from npucompose.accuracy import compare as accuracy
-from npucompose.accuracy.compare import Question
-from npucompose.accuracy.contracts import contract, declared
-from npucompose.accuracy.pairs import paired
 from npucompose.cli import main
 from npucompose.compose.check import check
 from npucompose.compose.tree import compose
 from npucompose.results.artefacts import DumpedOperator, DumpedValue, Tensors
 from npucompose.results.measured import EXACT, NumericTolerance, tolerance_of
+from npucompose_devtools.accuracy import compare as accuracy
+from npucompose_devtools.accuracy.compare import Question
+from npucompose_devtools.accuracy.contracts import contract, declared
+from npucompose_devtools.accuracy.pairs import paired
 from npucompose_devtools.artefacts import read
 
 Call = tuple[str, str, Sequence[Any], Sequence[Any]]

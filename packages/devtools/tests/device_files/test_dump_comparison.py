@@ -9,11 +9,11 @@ import torch
 import yaml
 from attrs import frozen
 
-from npucompose.accuracy.command import _lines
-from npucompose.accuracy.compare import DumpComparison, Question, compared
 from npucompose.results.artefacts import DumpedOperator, DumpedValue, FxListing, ListedNode
 from npucompose.results.measured import NumericTolerance
 from npucompose.table.structure import facts_of
+from npucompose_devtools.accuracy.command import _lines
+from npucompose_devtools.accuracy.compare import DumpComparison, Question, compared
 
 X = torch.tensor([[1.0, -2.0], [3.0, 4.0]])
 

@@ -17,15 +17,15 @@ from hypothesis import strategies as st
 
 from npucompose.cli import main
 from npucompose.errors import ConfigError
-from npucompose.profiles.held_out import HeldOut, held_out
-from npucompose.profiles.table import _some as some_slopes
-from npucompose.profiles.table import bound, flops_per_byte, made_of, quantile, sized
 from npucompose.results.artefacts import KernelTime, KernelTimes
 from npucompose.schema.profile_table import Interval, Line, ProfileTable, SizeTimes
 from npucompose.streams.features import product_flops
 from npucompose.vendor.devices import ATLAS_A2
 from npucompose_devtools.device_files import profiles
 from npucompose_devtools.device_files.kernels import operator_type, torch_operator
+from npucompose_devtools.profiles.held_out import HeldOut, held_out
+from npucompose_devtools.profiles.table import _some as some_slopes
+from npucompose_devtools.profiles.table import bound, flops_per_byte, made_of, quantile, sized
 from tests.answers import answer
 
 KERNEL_DETAILS = (
@@ -269,7 +269,7 @@ def test_so_few_rows_are_too_few_to_hold_some_out(profile: Path, capsys: pytest.
 
 
 def test_nothing_predicted_has_no_error() -> None:
-    from npucompose.profiles.command import _row
+    from npucompose_devtools.profiles.command import _row
 
     assert _row("product", HeldOut(what="x", rows=3, predicted=())) == "product               0"
     empty = HeldOut(what="x", rows=3, predicted=())

@@ -1,0 +1,51 @@
+"""What an argument and a command are, and the commands that installed packages bring; loads nothing of what they do."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from attrs import evolve, field, frozen
+
+from npucompose.registry import Registry
+
+
+@frozen
+class Argument:
+    """As argparse takes it; `choices` may be a function, called when the command is asked for."""
+
+    names: tuple[str, ...]
+    settings: Mapping[str, Any]
+    one_of: bool = False
+    """Such arguments of a command exclude each other."""
+
+
+@frozen(kw_only=True)
+class Command:
+    about: str
+    act: str = ""
+    """The function, "module:function"; empty for what is not called by its arguments."""
+    arguments: tuple[Argument, ...] = ()
+    instead: Mapping[str, str] = field(factory=dict[str, str])
+    """{argument: the function that acts where it is given}."""
+    actions: Mapping[str, Command] = field(factory=dict[str, "Command"])
+    """Commands below it, in its place."""
+
+
+def argument(*names: str, **settings: Any) -> Argument:
+    return Argument(names, settings)
+
+
+def flag(name: str, about: str) -> Argument:
+    return Argument((name,), {"action": "store_true", "help": about})
+
+
+def one_of(*arguments: Argument) -> tuple[Argument, ...]:
+    return tuple(evolve(one, one_of=True) for one in arguments)
+
+
+AS_JSON = flag("--json", "print JSON")
+
+
+INSTALLED: Registry[Command] = Registry(kind="command", base=Command, group="npucompose.commands", values=True)
+"""Beside those of arguments.py, which has the core's."""
