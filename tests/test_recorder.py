@@ -55,7 +55,7 @@ def test_without_a_recorder_a_graph_runs_as_the_passes_left_it(mode: str) -> Non
 @pytest.mark.usefixtures("no_recorder")
 def test_without_a_recorder_one_line_says_what_is_missing() -> None:
     assert CpuTarget().warnings("reduce-overhead") == (
-        "target=cpu runs the graph as the passes left it: the recorder, npucompose-replay, is not installed: "
+        "target=cpu runs the graph as the passes left it: npucompose-replay is not installed: "
         "pip install 'npucompose[replay]'.",
     )
     assert CudaTarget().warnings("eager") == ()

@@ -22,23 +22,23 @@ NATIVE = "packages/replay/src/npucompose_replay/executor/src"
 PRODUCT = "src/npucompose"
 PACKAGES: dict[str, tuple[str, ...]] = {
     "airflow_free": ("airflow_free",),
+    "replay, C++": (NATIVE,),
     **{f"packages/{package.name}": (f"packages/{package.name}",) for package in packages()},
     "experiment": (f"{PRODUCT}/experiment", "src/hydra_plugins"),
     "compose": tuple(f"{PRODUCT}/{name}" for name in ("compose", "input_safety.py", "registry.py")),
-    "replay, C++": (NATIVE,),
     "serving": (f"{PRODUCT}/serving",),
     "table, vendor": (f"{PRODUCT}/table", f"{PRODUCT}/vendor"),
     "schema, results": (f"{PRODUCT}/schema", f"{PRODUCT}/results"),
     **{name: (f"{PRODUCT}/{name}",) for name in (
         "capture", "graphs", "measure", "models", "ops", "passes", "recipe", "report", "sinking", "streams",
-        "replay", "targets/npu_offline", "targets/torchair", "targets",
+        "targets/npu_offline", "targets/torchair", "targets",
     )},
     "the front": (PRODUCT,),
 }  # fmt: skip
 """The first that fits is a file's package, so longer names stand before what they are part of."""
 
 AREAS: dict[str, tuple[str, ...]] = {
-    "replay": ("replay", "replay, C++"),
+    "replay": ("packages/replay", "replay, C++"),
     "targets": ("targets", "targets/npu_offline", "targets/torchair", "serving"),
     "streams": ("streams", "passes", "graphs"),
     "sinking and capture": ("sinking", "capture"),

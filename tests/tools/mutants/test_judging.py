@@ -256,6 +256,8 @@ def test_of_what_no_test_can_tell_the_nearest_are_asked_alone():
 def test_a_compiled_source_has_the_tests_of_its_folder_and_those_that_call_its_executor(tmp_path: Path):
     folder = tmp_path / "packages" / "replay" / "tests" / "replay_tests"
     cpp = "packages/replay/src/npucompose_replay/executor/src/a.cpp"
+    folder.mkdir(parents=True)
+    (tmp_path / "packages" / "replay" / "pyproject.toml").touch()
     covering = Map(tmp_path / "map", tmp_path)
     covering.place.mkdir()
     executor: dict[str, Any] = {tests_by_line.NATIVE_CALLS: {"7": [0]}}
