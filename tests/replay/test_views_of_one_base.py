@@ -21,7 +21,7 @@ VIEWS = {
 def both(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, ...]:
     x.add_(1)
     y.mul_(2)
-    return x, y[1:], x + 1, x.view(-1)[2:]
+    return x, x + 1, y
 
 
 def first(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -33,7 +33,7 @@ def first(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, ...]:
 def second(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, ...]:
     x.add_(1)
     y.add_(1)
-    return x.sum() + y, y[-1:]
+    return x.sum() + y, y
 
 
 @pytest.mark.parametrize(("mode", "executor"), [*itertools.product(MODES, ("native", "portable"))])
