@@ -1,4 +1,4 @@
-"""What Hydra finds under the name npucompose: a sweeper that makes the folder, a launcher that names points."""
+"""What Hydra finds under the name npucompose: a launcher that names the folders of points and runs the plan."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hydra.core.config_store import ConfigStore
 from hydra.core.plugins import Plugins
+from hydra.types import HydraContext, RunMode
 from omegaconf import OmegaConf
 
-from hydra_plugins.npucompose_sweeps import NpucomposeLauncher, NpucomposeSweeper
+from hydra_plugins.npucompose_launcher import NpucomposeLauncher
+from npucompose.compose.tree import Composer
 
 CONFIG = {
     "seed": 3,
@@ -51,34 +52,19 @@ def test_a_launcher_runs_the_task_in_the_sweeps_folder_and_names_each_point_by_i
     assert OmegaConf.is_readonly(config.hydra), "only the job is written, and only meanwhile"
 
 
-def test_a_sweeper_makes_the_folder_keeps_the_configuration_and_launches(
+def test_hydra_finds_it_by_name_and_its_own_sweeper_hands_over_all_points_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[Any] = []
-
-    class Launcher:
-        def launch(self, *given: Any, **named: Any) -> str:
-            asked.append((given, named))
-            return "launched"
-
-    class FakePlugins:
-        def instantiate_launcher(self, **named: Any) -> Launcher:
-            asked.append(named)
-            return Launcher()
-
-    monkeypatch.setattr(Plugins, "instance", staticmethod(FakePlugins))
+    handed: list[Any] = []
+    monkeypatch.setattr(NpucomposeLauncher, "launch", lambda self, points, initial_job_idx: handed.append(points) or [])
+    application = Composer().application()
     folder = tmp_path / "a" / "sweep"
-    config, sweeper = configured(folder), NpucomposeSweeper()
-    sweeper.setup(hydra_context="context", task_function="task", config=config)  # type: ignore[arg-type]
-    assert asked == [{"hydra_context": "context", "task_function": "task", "config": config}]
+    overrides = ["model=add", "seed=range(0,3)", f"hydra.sweep.dir={folder}", "hydra.mode=MULTIRUN"]
+    config = application.load_configuration("config", overrides, RunMode.MULTIRUN)
+    assert config.hydra.launcher._target_ == "hydra_plugins.npucompose_launcher.NpucomposeLauncher"
+    context = HydraContext(config_loader=application, callbacks=None)  # type: ignore[arg-type]
     for _ in range(2):  # a folder that is there already is the sweep's
-        assert sweeper.sweep(["seed=1,2"]) == "launched"
-    assert asked[1:] == [(([],), {"initial_job_idx": 0})] * 2
-    assert OmegaConf.load(folder / "multirun.yaml").seed == 3
-
-
-@pytest.mark.parametrize(("group", "name"), [("sweeper", "NpucomposeSweeper"), ("launcher", "NpucomposeLauncher")])
-def test_hydra_finds_both_by_name(group: str, name: str) -> None:
-    found = ConfigStore.instance().load(f"hydra/{group}/npucompose.yaml")
-    assert found.node._target_ == f"hydra_plugins.npucompose_sweeps.{name}"
-    assert found.provider == "npucompose"
+        sweeper = Plugins.instance().instantiate_sweeper(hydra_context=context, task_function=print, config=config)  # type: ignore[arg-type]
+        sweeper.sweep(list(config.hydra.overrides.task))
+    assert handed == [[["model=add", f"seed={seed}"] for seed in range(3)]] * 2
+    assert OmegaConf.load(folder / "multirun.yaml").model.name == "add"

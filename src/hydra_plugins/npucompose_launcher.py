@@ -1,7 +1,8 @@
-"""What Hydra finds when it looks for plugins: the sweeper and the launcher `npucompose`, the default for `-m`.
+"""What Hydra finds when it looks for plugins: the launcher `npucompose`, the default for `-m`.
 
-Both only pass on what `npucompose run -m` has planned already (the task function carries it): points are composed once
-for each combination of choices, or asked for by a search, and the executor decides where they run.
+Hydra's sweeper hands over all points at once. What runs is what `npucompose run -m` has planned already (the task
+function carries it): points are composed once for each combination of choices, or asked for by a search, and the
+executor decides where they run.
 """
 
 from __future__ import annotations
@@ -12,37 +13,14 @@ from typing import TYPE_CHECKING, Any
 
 from hydra.core.config_store import ConfigStore
 from hydra.plugins.launcher import Launcher
-from hydra.plugins.sweeper import Sweeper
 
 if TYPE_CHECKING:
     from hydra.core.utils import JobReturn
     from hydra.types import HydraContext, TaskFunction
     from omegaconf import DictConfig
 
-HERE = "hydra_plugins.npucompose_sweeps"
+HERE = "hydra_plugins.npucompose_launcher"
 NAME = "npucompose"
-
-
-class NpucomposeSweeper(Sweeper):
-    """Makes the sweep's folder; which points there are is the task function's business."""
-
-    def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
-        from hydra.core.plugins import Plugins
-
-        self.config = config
-        self.launcher = Plugins.instance().instantiate_launcher(
-            hydra_context=hydra_context, task_function=task_function, config=config
-        )
-
-    def sweep(self, arguments: list[str]) -> Any:
-        from omegaconf import OmegaConf
-
-        assert self.config is not None
-        assert self.launcher is not None
-        folder = Path(self.config.hydra.sweep.dir)
-        folder.mkdir(parents=True, exist_ok=True)
-        OmegaConf.save(self.config, folder / "multirun.yaml")
-        return self.launcher.launch([], initial_job_idx=0)
 
 
 class NpucomposeLauncher(Launcher):
@@ -71,9 +49,6 @@ class NpucomposeLauncher(Launcher):
         return str(self.config.hydra.sweep.subdir)
 
 
-ConfigStore.instance().store(
-    group="hydra/sweeper", name=NAME, node={"_target_": f"{HERE}.NpucomposeSweeper"}, provider=NAME
-)
 ConfigStore.instance().store(
     group="hydra/launcher", name=NAME, node={"_target_": f"{HERE}.NpucomposeLauncher"}, provider=NAME
 )
