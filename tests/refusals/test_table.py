@@ -58,7 +58,7 @@ NO_STRANGERS = {
     "npucompose_devtools.device_kit": "a text for results.premises, and our own files",
     "npucompose.experiment.job": "a text for schema.premises",
     "npucompose.experiment.verify": "a text for schema.premises",
-    "npucompose.compose.places": "a file that the composer has read, for the numbers of its lines",
+    "npucompose.compose.conf": "a file that the composer has read, for the numbers of its lines",
     "npucompose.recipe.python_text": "what is written, and not read",
     "npucompose.targets.npu_offline.wheel": "the vendor's wheel: tests/targets/npu_offline/test_wheel.py",
     "npucompose.targets.npu_offline.option_trees": "what our own process answers",
@@ -94,6 +94,7 @@ NO_STRANGERS = {
     "npucompose.serving.vllm.compiler": "our own answer, out of the file in which vLLM keeps it",
     "npucompose.vendor.uncompiled": "the package's own table",
     "npucompose.targets.npu_offline.converter_guards": "the wheel's own Python",
+    "npucompose.targets.npu_offline.converter_sources": "the wheel's own Python",
     "npucompose_extras.engine_dialects.vllm_ascend_versions": "the package's own table",
     "airflow_free.keys": "what is hashed, and not read",
 }
