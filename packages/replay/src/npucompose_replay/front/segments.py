@@ -29,6 +29,7 @@ from npucompose_replay.capture.updates import write_in_place
 from npucompose_replay.front.overlapping import Overlapping
 from npucompose_replay.gate import Refused
 from npucompose_replay.interface import Recording, SeenCall, note, watchers
+from npucompose_replay.memory.results import copied_as_it_lies
 from npucompose_replay.operands import storage_of
 
 
@@ -321,7 +322,9 @@ class Segmented:
 
     def _cloned(self, outputs: Iterable[Any], inputs: Sequence[Any]) -> list[Any]:
         given = {storage_of(value) for value in inputs if isinstance(value, torch.Tensor)}
-        return [o.clone() if isinstance(o, torch.Tensor) and storage_of(o) not in given else o for o in outputs]
+        return [
+            copied_as_it_lies(o) if isinstance(o, torch.Tensor) and storage_of(o) not in given else o for o in outputs
+        ]
 
     @property
     def captured(self) -> Sequence[Recording]:
