@@ -28,6 +28,7 @@ from typing import Any
 from tools import result_file
 
 ROOT = Path(__file__).resolve().parents[1]
+sys.path.append(str(ROOT / "packages" / "replay" / "tests"))  # whose samples of operators these are
 RESULTS = ROOT / "benchmarks" / "results" / "op_db.json"
 FAILED = ("wrong", "crashed", "out of time")
 SAMPLES, SECONDS, GIBIBYTES = 3, 300, 12

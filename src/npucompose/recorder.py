@@ -121,9 +121,13 @@ class Handle(Protocol):
     was replaced by another.
     """
 
-    captured: Captured
-    unwatched: int
-    """How many tensors that it holds stand where it does not look: another in their place goes unnoticed."""
+    @property
+    def captured(self) -> Captured: ...
+
+    @property
+    def unwatched(self) -> int:
+        """How many tensors that it holds stand where it does not look: another in their place goes unnoticed."""
+        ...
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any: ...
 

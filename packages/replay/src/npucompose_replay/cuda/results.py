@@ -18,7 +18,6 @@ from npucompose_replay.operands import StorageLayout, layout_of, relative
 from npucompose_replay.plan import Elsewhere, Literally, SameAsInput, SameAsOutput, ViewOfInput
 
 
-
 @frozen(kw_only=True)
 class Piece:
     """Memory of results that share theirs: in eager a write to one is seen in the other, and so it is here."""
