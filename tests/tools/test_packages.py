@@ -22,6 +22,7 @@ from npucompose.experiment.tracking import TRACKERS
 from npucompose.models import MODELS
 from npucompose.passes import PASSES
 from npucompose.recipe import dialects
+from npucompose.recorder import RECORDERS
 from npucompose.registry import OURS, Registry
 from npucompose.version import __version__
 from tests.entry_points import declared
@@ -32,7 +33,7 @@ PROJECTS = {
     folder.name: tomllib.loads((folder / "pyproject.toml").read_text())["project"] for folder in layout.packages()
 }
 CORE = tomllib.loads((layout.ROOT / "pyproject.toml").read_text())["project"]
-REGISTRIES = (INSTALLED, MODELS, PASSES, SEARCHES, TRACKERS, READERS, dialects.READERS)
+REGISTRIES = (INSTALLED, MODELS, PASSES, RECORDERS, SEARCHES, TRACKERS, READERS, dialects.READERS)
 
 
 def test_every_package_has_the_version_of_the_core_and_asks_for_it() -> None:
