@@ -21,12 +21,13 @@ PACKAGES: Mapping[str, Mapping[str, tuple[str, ...]]] = {
         "command": ("compare-dumps", "device-kit", "profile", "protocol", "sizes"),
         "reader of logs and dumps": ("artefacts",),
     },
+    "vllm": {"section": ("vllm",), "explanation": ("vllm",)},
 }
 """{extra of npucompose: {kind of thing: names}}: what a message calls the kind, and the names that it may not know."""
 
 
 def distribution(extra: str) -> str:
-    """`npucompose-extras`, which `pip install 'npucompose[extras]'` brings."""
+    """`npucompose-extras`, which `pip install 'npucompose[extras]'` brings; it is imported as `npucompose_extras`."""
     return f"npucompose-{extra}"
 
 

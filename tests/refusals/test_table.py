@@ -90,10 +90,11 @@ NO_STRANGERS = {
     "airflow_free.stage": "what was written in the same call",
     "airflow_free.outcome": "what our own process answers: tests/airflow_free/test_hostile_jobs.py",
     "npucompose.experiment.tracking": "what our own process is given",
-    "npucompose.serving.vllm.installed": "what our own process answers: tests/serving/test_requested.py",
-    "npucompose.serving.vllm.compiler": "our own answer, out of the file in which vLLM keeps it",
+    "npucompose_vllm.installed": "what our own process answers: packages/vllm/tests/test_requested.py",
+    "npucompose_vllm.compiler": "our own answer, out of the file in which vLLM keeps it",
     "npucompose.vendor.uncompiled": "the package's own table",
     "npucompose.targets.npu_offline.converter_guards": "the wheel's own Python",
+    "npucompose.targets.npu_offline.converter_sources": "the wheel's own Python",
     "npucompose_extras.engine_dialects.vllm_ascend_versions": "the package's own table",
     "airflow_free.keys": "what is hashed, and not read",
 }

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from npucompose.errors import ConfigError
-from npucompose.serving.vllm.recipe import STEPS
-from npucompose.serving.vllm.steps import asked, trace_of
+from npucompose_vllm.recipe import STEPS
+from npucompose_vllm.steps import asked, trace_of
 
 
 def test_a_trace_is_begun_anew_and_whole_after_every_step(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""One vLLM engine in a process of its own: `python -m tests.serving.engine '{"model": …, "engine": {…}, …}'`.
+"""One vLLM engine in a process of its own: `python -m packages.vllm.tests.vllm_engine '{"model": …, "engine": {…}}'`.
 
 Prints one line of JSON behind MARK: the tokens of each batch, and what vLLM counted.
 """
@@ -16,7 +16,7 @@ from typing import Any
 from attrs import frozen
 
 MARK = "ENGINE: "
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 ENVIRONMENT = {
     "VLLM_CPU_KVCACHE_SPACE": "1",
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",
@@ -55,7 +55,7 @@ def answer(
     **engine: Any,
 ) -> Answer:
     """Greedy tokens of an engine that is made with these arguments of `vllm.LLM`, with `processes` in one of its own,
-    as `vllm serve` has it; `during` names what happens meanwhile (tests/serving/events.py), `before_…`
+    as `vllm serve` has it; `during` names what happens meanwhile (packages/vllm/tests/vllm_events.py), `before_…`
     before it is made. All prompts begin with the same `shared` tokens."""
     asked = {"model": str(model), "batches": batches, "tokens": tokens, "engine": engine, "during": during}
     asked["shared"] = shared
@@ -69,7 +69,7 @@ def answer(
 
 
 def command(asked: dict[str, Any]) -> list[str]:
-    return [sys.executable, "-m", "tests.serving.engine", json.dumps(asked)]
+    return [sys.executable, "-m", "packages.vllm.tests.vllm_engine", json.dumps(asked)]
 
 
 def environment(cache: Path, processes: bool) -> dict[str, str]:
@@ -104,7 +104,7 @@ def main(asked: dict[str, Any]) -> None:
     from vllm import LLM, SamplingParams
     from vllm.platforms import current_platform
 
-    from tests.serving import events
+    from packages.vllm.tests import vllm_events as events
 
     getattr(events, f"before_{asked['during']}", lambda: None)()
     llm = LLM(model=asked["model"], **{**ENGINE, **asked["engine"]})

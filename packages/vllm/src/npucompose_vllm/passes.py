@@ -17,8 +17,8 @@ from vllm.platforms import current_platform  # pyright: ignore[reportMissingImpo
 
 from npucompose.compose.engine import materialize
 from npucompose.results.graphs import PassRecord
-from npucompose.serving.vllm.recipe import Recipe, recipe_of
 from npucompose.streams import strip
+from npucompose_vllm.recipe import Recipe, recipe_of
 
 logger = init_logger("vllm.npucompose")
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from npucompose.serving.vllm.recipe import Recipe
+from npucompose_vllm.recipe import Recipe
 
 ACTING_MODE = "VLLM_COMPILE"
 """The compilation mode in which vLLM asks a compiler of others for the pieces of a model."""

@@ -22,12 +22,12 @@ from npucompose.replay.front.detached import DetachedHandle, call_and_detach
 from npucompose.replay.front.graph_cache import GraphCache
 from npucompose.replay.interface import Admission, is_watched, watchers
 from npucompose.replay.memory.forecast import PlannedRecording, held_bytes
-from npucompose.serving.vllm.recipe import Recipe
 from npucompose.table.structure import facts_of, of_facts
 from npucompose.targets.backend import Backend
 from npucompose.targets.foretelling import recording_of
 from npucompose.targets.kept_code import KeptCode
 from npucompose.targets.restored_code import LoadsCode
+from npucompose_vllm.recipe import Recipe
 
 
 class Lowering(Protocol):

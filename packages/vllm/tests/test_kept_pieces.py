@@ -18,11 +18,11 @@ from npucompose.errors import ConfigError
 from npucompose.replay.front.contest import FUSED, UNFUSED
 from npucompose.replay.front.generated_cache import GeneratedCache
 from npucompose.results.winners import Winner
-from npucompose.serving.vllm.pieces import Piece, Unrecorded, compiled, restored
-from npucompose.serving.vllm.recipe import Recipe, read
 from npucompose.targets import aot, inductor
 from npucompose.targets.winners import Winners
-from tests.serving.test_pieces import Caught, Untouched
+from npucompose_vllm.pieces import Piece, Unrecorded, compiled, restored
+from npucompose_vllm.recipe import Recipe, read
+from packages.vllm.tests.test_vllm_pieces import Caught, Untouched
 
 RECIPE = """\
 # @package _global_
@@ -131,7 +131,7 @@ def denormals() -> Iterator[None]:
 @pytest.mark.usefixtures("denormals")
 def test_loading_asks_for_the_libraries_that_were_compiled(caught: Caught, tmp_path: Path) -> None:
     """A library's key has the compiler's flags, ours, the recipe's and the engine's: with others it would be compiled
-    again. Across processes tests/serving/test_engine.py counts the files."""
+    again. Across processes packages/vllm/tests/test_engine.py counts the files."""
     flags = "inductor: {cpp: {enable_floating_point_contract_flag: fast}, "
     recipe, engine = (
         recipe_of(tmp_path, ("inductor: {", flags)),

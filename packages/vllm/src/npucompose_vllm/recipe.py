@@ -18,7 +18,7 @@ from npucompose.errors import ConfigError, unknown
 from npucompose.experiment.job import RESULT_PACKAGES, source_of, values_of
 from npucompose.machine import installed_version
 from npucompose.serving.recipe_file import read_checked, without_freezing
-from npucompose.serving.vllm.options import VllmOptions
+from npucompose_vllm.options import VllmOptions
 
 KEY, STEPS = "npucompose", "npucompose_steps"
 """Of vLLM's `additional_config`: the recipe, and a file for a trace of the steps, which no recipe names."""
@@ -80,7 +80,7 @@ class Recipe:
         return digest(
             {
                 "recipe": values_of(self.checked),
-                "sources": self._sources(*RESULT_PACKAGES, "npucompose.serving"),
+                "sources": self._sources(*RESULT_PACKAGES, "npucompose.serving", __package__),
                 "torch": installed_version("torch"),
                 "machine": dict(self.checked.target.identity()),
             }

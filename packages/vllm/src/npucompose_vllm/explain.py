@@ -20,11 +20,11 @@ from rich.text import Text
 from npucompose.console import console
 from npucompose.errors import ConfigError
 from npucompose.input_safety import plain_yaml
-from npucompose.serving.vllm.installed import installed
-from npucompose.serving.vllm.recipe import path_of, read
-from npucompose.serving.vllm.requested import MOST_TOKENS, NO_MEANING, OptionOutcome, Requested, requested, said
 from npucompose.table.structure import facts_of
 from npucompose.vendor.option_specs import shown
+from npucompose_vllm.installed import installed
+from npucompose_vllm.recipe import path_of, read
+from npucompose_vllm.requested import MOST_TOKENS, NO_MEANING, OptionOutcome, Requested, requested, said
 
 NOBODY = "-"
 WIDTH = 48

@@ -14,8 +14,9 @@ from attrs import evolve, frozen
 from npucompose.errors import ConfigError, unknown
 from npucompose.experiment.job import settings_of
 from npucompose.results.effective import DEFAULT, Setting, settings
-from npucompose.serving.vllm import READ_AT
-from npucompose.serving.vllm.configuration import (
+from npucompose.table.structure import facts_of
+from npucompose_vllm import READ_AT
+from npucompose_vllm.configuration import (
     ACTING_MODE,
     DEFAULTS,
     GROUPS,
@@ -24,10 +25,9 @@ from npucompose.serving.vllm.configuration import (
     why,
     without_effect,
 )
-from npucompose.serving.vllm.installed import Installed
-from npucompose.serving.vllm.options import VllmOptions
-from npucompose.serving.vllm.recipe import Recipe
-from npucompose.table.structure import facts_of
+from npucompose_vllm.installed import Installed
+from npucompose_vllm.options import VllmOptions
+from npucompose_vllm.recipe import Recipe
 
 MODES = ("NONE", "STOCK_TORCH_COMPILE", "DYNAMO_TRACE_ONCE", ACTING_MODE)
 """Of vLLM's compilation, by their numbers."""

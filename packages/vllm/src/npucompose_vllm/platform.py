@@ -8,12 +8,12 @@ from typing import Any
 from vllm.logger import init_logger  # pyright: ignore[reportMissingImports]
 from vllm.platforms.cpu import CpuPlatform  # pyright: ignore[reportMissingImports]
 
-from npucompose.serving.vllm import steps
-from npucompose.serving.vllm.configuration import BACKEND, NOT_PADDED, set_by
-from npucompose.serving.vllm.recipe import Recipe, recipe_of
+from npucompose_vllm import steps
+from npucompose_vllm.configuration import BACKEND, NOT_PADDED, set_by
+from npucompose_vllm.recipe import Recipe, recipe_of
 
 logger = init_logger("vllm.npucompose")
-HERE = "npucompose.serving.vllm"
+HERE = "npucompose_vllm"
 ACTS = "NPUCOMPOSE_RECIPE_ACTS"
 """Set where an engine was given a recipe: what asks where no configuration is current, in this process or in one that
 vLLM starts, asks for that engine."""

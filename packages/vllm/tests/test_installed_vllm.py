@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from npucompose.serving.vllm import CPU, READ_AT, installed, register
+from npucompose_vllm import CPU, READ_AT, installed, register
 
 
 class Mode(enum.Enum):
@@ -118,7 +118,7 @@ def test_a_vllm_in_which_no_recipe_can_act_has_a_warning_in_its_log(
 ) -> None:  # fmt: skip
     logged: list[logging.LogRecord] = []
     monkeypatch.setattr(logging.getLogger("vllm.npucompose"), "handle", logged.append)
-    monkeypatch.setattr("npucompose.serving.vllm.installed_vllm", lambda: "0.9.1")
+    monkeypatch.setattr("npucompose_vllm.installed_vllm", lambda: "0.9.1")
     sys.modules["vllm.platforms"].__dict__.update(plugins)
     assert (register() is not None) == acts
     assert [record.levelname for record in logged] == ([] if said is None else ["WARNING"])

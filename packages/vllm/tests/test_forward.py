@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 import npucompose
-from npucompose.serving.vllm.forward import RecordedForward, inner_model
+from npucompose_vllm.forward import RecordedForward, inner_model
 
 
 class Plain(nn.Module):

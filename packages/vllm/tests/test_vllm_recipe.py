@@ -14,8 +14,8 @@ from npucompose.errors import ConfigError
 from npucompose.experiment.job import Job
 from npucompose.models import MODELS
 from npucompose.replay.interface import Admission
-from npucompose.serving.vllm.pieces import OnlyWatched, Unrecorded
-from npucompose.serving.vllm.recipe import Recipe, read, recipe_of
+from npucompose_vllm.pieces import OnlyWatched, Unrecorded
+from npucompose_vllm.recipe import Recipe, read, recipe_of
 from tests.lock_examples import locked_of
 
 HEAD = "# @package _global_\n# served\n"
@@ -229,7 +229,7 @@ def test_other_sizes_run_as_the_recipe_says_where_there_is_code_for_them(
 
 
 def test_another_torch_machine_recipe_or_source_is_another_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from npucompose.serving.vllm import recipe as of_vllm
+    from npucompose_vllm import recipe as of_vllm
 
     checked = read(written(tmp_path, FUSED)).checked
     asked: list[tuple[str, ...]] = []
@@ -251,7 +251,7 @@ def test_another_torch_machine_recipe_or_source_is_another_key(tmp_path: Path, m
         assert (keys()[0] == first[0], keys()[1] == first[1]) == (False, True)
     monkeypatch.setattr(of_vllm, "code_digests", lambda packages, files: asked.append(packages) or {"a": "b"})
     assert keys()[0] != first[0]
-    assert asked == [(*of_vllm.RESULT_PACKAGES, "npucompose.serving"), ()]
+    assert asked == [(*of_vllm.RESULT_PACKAGES, "npucompose.serving", "npucompose_vllm"), ()]
 
 
 def test_each_size_that_is_left_out_is_said_once_and_all_above_the_largest_together() -> None:
@@ -283,7 +283,7 @@ def test_a_piece_records_a_size_once_and_runs_what_cannot_be_recorded(
     refused: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from npucompose.replay.front.detached import DetachedHandle
-    from npucompose.serving.vllm import pieces
+    from npucompose_vllm import pieces
 
     said: list[str] = []
     recorded: list[Any] = []
@@ -318,7 +318,7 @@ def test_a_piece_records_a_size_once_and_runs_what_cannot_be_recorded(
 
 
 def test_what_recordings_take_counts_shared_memory_once() -> None:
-    from npucompose.serving.vllm.pieces import recorded_bytes
+    from npucompose_vllm.pieces import recorded_bytes
 
     one = {"slabs": {1: 100, 2: 50}, "output_bytes": 7}
     other = {"slabs": [(2, 50), (3, 25)], "output_bytes": 3}

@@ -136,7 +136,7 @@ def slept(llm: Any, greedy: Any, prompts: Prompts) -> Tokens:
 
 def recordings(llm: Any, greedy: Any, prompts: Prompts) -> Tokens:
     """Beside the tokens, of each recording: its streams, the threads that replay it, its kernels."""
-    from npucompose.serving.vllm.pieces import PIECES
+    from npucompose_vllm.pieces import PIECES
 
     found = nothing(llm, greedy, prompts)
     facts = [one for piece in PIECES for one in piece.recordings()]
@@ -161,7 +161,7 @@ def _once_for_all(runner: Any, tokens: int) -> None:
 
 def before_memory() -> None:
     """Have them counted, by torch's profiler: it sees each allocation, and knows nothing of recordings."""
-    from npucompose.serving.vllm import worker
+    from npucompose_vllm import worker
 
     record = worker.record
 
@@ -182,7 +182,7 @@ def before_memory() -> None:
 
 def memory(llm: Any, greedy: Any, prompts: Prompts) -> Tokens:
     """Beside the tokens: the bytes that vLLM's log gives of the recordings, and those that were counted."""
-    from npucompose.serving.vllm.pieces import PIECES, recorded_bytes
+    from npucompose_vllm.pieces import PIECES, recorded_bytes
 
     facts = [one for piece in PIECES for one in piece.recordings()]
     return {**nothing(llm, greedy, prompts), "bytes": [[recorded_bytes(facts), *COUNTED]]}

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from tests.serving.engine import ROOT, Answer, answer, command, environment
-from tests.serving.small_models import written
-from tests.serving.test_engine import recipe
+from packages.vllm.tests.test_engine import recipe
+from packages.vllm.tests.vllm_engine import ROOT, Answer, answer, command, environment
+from packages.vllm.tests.vllm_models import written
 
 pytestmark = [
     pytest.mark.serving,

@@ -18,8 +18,8 @@ from torch.profiler import ProfilerActivity, profile
 
 import npucompose
 from npucompose.replay.front.detached import detach_call
-from npucompose.serving.vllm.pieces import PIECES, Piece, Unrecorded, compiled, foretold_bytes, recorded_bytes
-from npucompose.serving.vllm.recipe import read
+from npucompose_vllm.pieces import PIECES, Piece, Unrecorded, compiled, foretold_bytes, recorded_bytes
+from npucompose_vllm.recipe import read
 
 RECIPE = """\
 # @package _global_

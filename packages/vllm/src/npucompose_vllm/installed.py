@@ -1,6 +1,6 @@
 """What the installed vLLM makes of a compilation configuration and a recipe.
 
-`python -m npucompose.serving.vllm.installed`, a process of its own: vLLM writes to its log and into its environment
+`python -m npucompose_vllm.installed`, a process of its own: vLLM writes to its log and into its environment
 as soon as it is imported.
 """
 
@@ -19,7 +19,7 @@ from attrs import frozen
 
 from airflow_free.fresh_python import module_command
 from npucompose.errors import ConfigError
-from npucompose.serving.vllm import installed_vllm
+from npucompose_vllm import installed_vllm
 
 MARK = "VLLM: "
 PLATFORM = "RecipePlatform"

@@ -9,11 +9,11 @@ from vllm.forward_context import get_forward_context  # pyright: ignore[reportMi
 from vllm.logger import init_logger  # pyright: ignore[reportMissingImports]
 from vllm.v1.worker.cpu_worker import CPUWorker  # pyright: ignore[reportMissingImports]
 
-from npucompose.serving.vllm.configuration import BACKEND
-from npucompose.serving.vllm.forward import RecordedForward, inner_model
-from npucompose.serving.vllm.pieces import PIECES, foretold_bytes, recorded_bytes
-from npucompose.serving.vllm.recipe import recipe_of
-from npucompose.serving.vllm.steps import StepTrace, trace_of
+from npucompose_vllm.configuration import BACKEND
+from npucompose_vllm.forward import RecordedForward, inner_model
+from npucompose_vllm.pieces import PIECES, foretold_bytes, recorded_bytes
+from npucompose_vllm.recipe import recipe_of
+from npucompose_vllm.steps import StepTrace, trace_of
 
 logger = init_logger("vllm.npucompose")
 

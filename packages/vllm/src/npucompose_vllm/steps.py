@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from npucompose.errors import ConfigError, path_error
-from npucompose.serving.vllm.recipe import STEPS, path_of
+from npucompose_vllm.recipe import STEPS, path_of
 
 
 class StepTrace:

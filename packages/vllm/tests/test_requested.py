@@ -17,13 +17,13 @@ from rich.console import Console
 
 from npucompose.arguments import command_line
 from npucompose.errors import ConfigError
-from npucompose.serving.vllm import explain, installed
-from npucompose.serving.vllm.configuration import DEFAULTS, FUSIONS, without_effect
-from npucompose.serving.vllm.explain import render
-from npucompose.serving.vllm.installed import MARK, Installed
-from npucompose.serving.vllm.recipe import Recipe, read
-from npucompose.serving.vllm.requested import OptionOutcome, requested, said
 from npucompose.table.structure import facts_of
+from npucompose_vllm import explain, installed
+from npucompose_vllm.configuration import DEFAULTS, FUSIONS, without_effect
+from npucompose_vllm.explain import render
+from npucompose_vllm.installed import MARK, Installed
+from npucompose_vllm.recipe import Recipe, read
+from npucompose_vllm.requested import OptionOutcome, requested, said
 from tests.answers import answer
 
 HEAD = "# @package _global_\n# served\ndefaults:\n"

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from npucompose.serving.vllm.configuration import NOT_PADDED
 from npucompose_devtools.capture_sizes.trace import Trace
-from tests.serving.engine import Answer, answer, hugging_face, prompts
-from tests.serving.events import Tokens
-from tests.serving.small_models import BY_HUGGING_FACE, MODELS, written
+from npucompose_vllm.configuration import NOT_PADDED
+from packages.vllm.tests.vllm_engine import Answer, answer, hugging_face, prompts
+from packages.vllm.tests.vllm_events import Tokens
+from packages.vllm.tests.vllm_models import BY_HUGGING_FACE, MODELS, written
 
 pytestmark = [
     pytest.mark.serving,

@@ -26,9 +26,9 @@ from vllm.compilation.passes.ir.inplace_functionalization import (  # pyright: i
 from vllm.logger import init_logger  # pyright: ignore[reportMissingImports]
 from vllm.platforms import current_platform  # pyright: ignore[reportMissingImports]
 
-from npucompose.serving.vllm.passes import RecipePassManager, say
-from npucompose.serving.vllm.pieces import Piece, Unrecorded, compiled, restored
-from npucompose.serving.vllm.recipe import Recipe, recipe_of
+from npucompose_vllm.passes import RecipePassManager, say
+from npucompose_vllm.pieces import Piece, Unrecorded, compiled, restored
+from npucompose_vllm.recipe import Recipe, recipe_of
 
 logger = init_logger("vllm.npucompose")
 FIRST, NOT_IN_KEYS = "pre_grad_custom_pass", "_cache_config_ignore_prefix"
