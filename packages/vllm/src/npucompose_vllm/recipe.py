@@ -80,7 +80,7 @@ class Recipe:
         return digest(
             {
                 "recipe": values_of(self.checked),
-                "sources": self._sources(*RESULT_PACKAGES, "npucompose.serving", __package__),
+                "sources": self._sources(*RESULT_PACKAGES, "npucompose.serving", "npucompose_vllm"),
                 "torch": installed_version("torch"),
                 "machine": dict(self.checked.target.identity()),
             }
