@@ -25,6 +25,7 @@ MOVED = {
     "npucompose.passes.dual_batch": "npucompose_extras.dual_batch",
     "npucompose.profiles": "npucompose_devtools.profiles",
     "npucompose.serving.vllm": "npucompose_vllm",
+    "npucompose.targets.npu_offline.simulator": "npu_simulator",
 }
 """{name until 0.2: name now}."""
 GONE_IN = "0.3"

@@ -24,6 +24,7 @@ from npucompose.passes import PASSES
 from npucompose.recipe import dialects
 from npucompose.registry import OURS, Registry
 from npucompose.schema.sections import SECTIONS
+from npucompose.targets.npu_offline.simulators import SIMULATORS
 from npucompose.version import __version__
 from tests.entry_points import declared
 from tools import layout
@@ -33,7 +34,18 @@ PROJECTS = {
     folder.name: tomllib.loads((folder / "pyproject.toml").read_text())["project"] for folder in layout.packages()
 }
 CORE = tomllib.loads((layout.ROOT / "pyproject.toml").read_text())["project"]
-REGISTRIES = (EXPLANATIONS, INSTALLED, MODELS, PASSES, SEARCHES, SECTIONS, TRACKERS, READERS, dialects.READERS)
+REGISTRIES = (
+    EXPLANATIONS,
+    INSTALLED,
+    MODELS,
+    PASSES,
+    SEARCHES,
+    SECTIONS,
+    SIMULATORS,
+    TRACKERS,
+    READERS,
+    dialects.READERS,
+)
 
 
 def test_every_package_has_the_version_of_the_core_and_asks_for_it() -> None:

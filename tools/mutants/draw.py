@@ -39,7 +39,7 @@ PACKAGES: dict[str, tuple[str, ...]] = {
 
 AREAS: dict[str, tuple[str, ...]] = {
     "replay": ("replay", "replay, C++"),
-    "targets": ("targets", "targets/npu_offline", "targets/torchair", "serving", "packages/vllm"),
+    "targets": ("targets", "targets/npu_offline", "targets/torchair", "serving", "packages/vllm", "packages/simulator"),
     "streams": ("streams", "passes", "graphs"),
     "sinking and capture": ("sinking", "capture"),
     "compose": ("compose", "table, vendor", "models", "ops", "the front"),

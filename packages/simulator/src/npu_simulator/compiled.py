@@ -15,11 +15,11 @@ import torch
 from attrs import frozen
 from torch.utils._python_dispatch import _disable_current_modes
 
-from npucompose.targets.npu_offline.simulator import classes, lacking, tasks
-from npucompose.targets.npu_offline.simulator.device import CUBE, TASK_QUEUE, VECTOR, SimulatedDevice
-from npucompose.targets.npu_offline.simulator.graph import owner_of
-from npucompose.targets.npu_offline.simulator.refusals import library_error
-from npucompose.targets.npu_offline.simulator.streams import DEVICE_TYPE
+from npu_simulator import classes, lacking, tasks
+from npu_simulator.device import CUBE, TASK_QUEUE, VECTOR, SimulatedDevice
+from npu_simulator.graph import owner_of
+from npu_simulator.refusals import library_error
+from npu_simulator.streams import DEVICE_TYPE
 from npucompose.vendor.versions import CANN, cann_is_at_least
 
 KINDS = (CUBE, VECTOR)

@@ -13,8 +13,8 @@ from typing import Any
 
 import torch
 
-from npucompose.targets.npu_offline.simulator.device import SimulatedDevice
-from npucompose.targets.npu_offline.simulator.recorder import Recorder
+from npu_simulator.device import SimulatedDevice
+from npu_simulator.recorder import Recorder
 
 COPIES = {"cpu": "x.cpu()", "numpy": "x.numpy()", "tolist": "x.tolist()", "__array__": "an array of numpy"}
 

@@ -27,12 +27,12 @@ from typing import Any
 
 import torch
 
+from npu_simulator.attention_forms import capture_forms
+from npu_simulator.device import SimulatedDevice
+from npu_simulator.modules import module
 from npucompose.ops import functionalised, npu
 from npucompose.ops.catalogue import meta_files, of_wheel
 from npucompose.ops.definitions import unsupported
-from npucompose.targets.npu_offline.simulator.attention_forms import capture_forms
-from npucompose.targets.npu_offline.simulator.device import SimulatedDevice
-from npucompose.targets.npu_offline.simulator.modules import module
 
 _LIBRARIES: list[torch.library.Library] = []
 

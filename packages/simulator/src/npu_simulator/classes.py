@@ -14,13 +14,13 @@ from typing import Any, ClassVar
 
 import torch
 
+from npu_simulator.device import SimulatedDevice, SimulatedEvent
+from npu_simulator.graph import SimulatedGraph
+from npu_simulator.lacking import refuse, refused
+from npu_simulator.recorder import chrome_trace
+from npu_simulator.refusals import checks, library_error
+from npu_simulator.streams import EXTERNAL, HANDLES
 from npucompose.capture.runtime import DEVICE_TYPE
-from npucompose.targets.npu_offline.simulator.device import SimulatedDevice, SimulatedEvent
-from npucompose.targets.npu_offline.simulator.graph import SimulatedGraph
-from npucompose.targets.npu_offline.simulator.lacking import refuse, refused
-from npucompose.targets.npu_offline.simulator.recorder import chrome_trace
-from npucompose.targets.npu_offline.simulator.refusals import checks, library_error
-from npucompose.targets.npu_offline.simulator.streams import EXTERNAL, HANDLES
 
 
 class StreamBase(torch.Stream):

@@ -12,8 +12,8 @@ import threading
 import warnings
 from collections import Counter
 
+from npu_simulator.refusals import library_error
 from npucompose.capture.runtime import DEVICE_TYPE
-from npucompose.targets.npu_offline.simulator.refusals import library_error
 
 MOST_DEVICES = 32
 """C10_COMPILE_TIME_MAX_NPUS."""

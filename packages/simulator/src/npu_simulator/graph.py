@@ -12,13 +12,9 @@ import torch
 from attrs import frozen
 from torch.utils._python_dispatch import _disable_current_modes
 
-from npucompose.capture.lines import model_line
-from npucompose.capture.memory import CaptureMemory
-from npucompose.capture.rules import CAPTURE_MODES, rules
-from npucompose.races import RaceFinder
-from npucompose.targets.npu_offline.simulator.device import SimulatedDevice, SimulatedEvent
-from npucompose.targets.npu_offline.simulator.randomness import CapturedRandomness
-from npucompose.targets.npu_offline.simulator.recorder import (
+from npu_simulator.device import SimulatedDevice, SimulatedEvent
+from npu_simulator.randomness import CapturedRandomness
+from npu_simulator.recorder import (
     HOST_EFFECTS,
     KERNEL,
     RECORD,
@@ -28,7 +24,11 @@ from npucompose.targets.npu_offline.simulator.recorder import (
     storages,
     tensors,
 )
-from npucompose.targets.npu_offline.simulator.refusals import library_error, runtime_error
+from npu_simulator.refusals import library_error, runtime_error
+from npucompose.capture.lines import model_line
+from npucompose.capture.memory import CaptureMemory
+from npucompose.capture.rules import CAPTURE_MODES, rules
+from npucompose.races import RaceFinder
 
 LIVE: weakref.WeakSet[SimulatedGraph] = weakref.WeakSet()
 """Graphs whose memory exists: TorchAir keeps addresses of it and asks for tensors by them (`owner_of`)."""

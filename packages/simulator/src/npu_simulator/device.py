@@ -16,15 +16,15 @@ from typing import Any, Protocol
 import torch
 from attrs import define, field
 
+from npu_simulator.captures import RefusingRuntime
+from npu_simulator.randomness import Capturing
+from npu_simulator.recorder import Recorder, enter_below, leave_below
+from npu_simulator.streams import CurrentStreams, StreamPools
 from npucompose.capture.kernels import broken_rule
 from npucompose.capture.lines import model_line
 from npucompose.capture.places import Places
 from npucompose.capture.rules import CaptureMode
 from npucompose.races import RaceFinder, Touch
-from npucompose.targets.npu_offline.simulator.captures import RefusingRuntime
-from npucompose.targets.npu_offline.simulator.randomness import Capturing
-from npucompose.targets.npu_offline.simulator.recorder import Recorder, enter_below, leave_below
-from npucompose.targets.npu_offline.simulator.streams import CurrentStreams, StreamPools
 from npucompose.vendor.devices import Soc, device_of
 
 

@@ -19,11 +19,11 @@ import torch
 from attrs import define
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from npu_simulator.device import SimulatedDevice
+from npu_simulator.recorder import RecordedCall, enter_below, leave_below
+from npu_simulator.refusals import library_error
 from npucompose.capture.lines import model_line
 from npucompose.capture.memory import written_by
-from npucompose.targets.npu_offline.simulator.device import SimulatedDevice
-from npucompose.targets.npu_offline.simulator.recorder import RecordedCall, enter_below, leave_below
-from npucompose.targets.npu_offline.simulator.refusals import library_error
 
 
 @define(kw_only=True, eq=False)

@@ -15,12 +15,12 @@ from typing import Any
 import torch
 from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
 
+from npu_simulator import compiled, ge_session, host, lacking
+from npu_simulator.device import SimulatedDevice
+from npu_simulator.generators import generator_class
+from npu_simulator.randomness import DeviceGenerator
+from npu_simulator.streams import DEVICE_TYPE
 from npucompose.ops.catalogue import dtype_numbers
-from npucompose.targets.npu_offline.simulator import compiled, ge_session, host, lacking
-from npucompose.targets.npu_offline.simulator.device import SimulatedDevice
-from npucompose.targets.npu_offline.simulator.generators import generator_class
-from npucompose.targets.npu_offline.simulator.randomness import DeviceGenerator
-from npucompose.targets.npu_offline.simulator.streams import DEVICE_TYPE
 
 NPUGRAPHS = 'torch.compile(backend="npugraphs")'
 ND = 2

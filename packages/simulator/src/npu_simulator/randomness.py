@@ -18,8 +18,8 @@ import torch
 from attrs import define, frozen
 from torch.utils._python_dispatch import _disable_current_modes
 
+from npu_simulator.refusals import library_error
 from npucompose.capture.generators import seed_of
-from npucompose.targets.npu_offline.simulator.refusals import library_error
 
 ATTEMPTS: Mapping[str, str] = {
     "__new__": "construct a new NPUGeneratorImpl",

@@ -8,18 +8,33 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from npucompose.errors import ConfigError
 from npucompose.targets.npu_offline import wheel
+from npucompose.targets.npu_offline.simulators import Simulator
 from npucompose.vendor.devices import device_of
 
 if TYPE_CHECKING:
-    from npucompose.targets.npu_offline.simulator.device import SimulatedDevice
+    from npu_simulator.device import SimulatedDevice
 
 ALLOWED = "NPUCOMPOSE_SIMULATED_NPU"
 """Environment variable: `1` in a process that may be turned into a device without CANN."""
 _INSTALLED: list[SimulatedDevice] = []
+
+
+class NpuSimulator(Simulator):
+    """This package, as npucompose asks for it."""
+
+    variable: ClassVar[str] = ALLOWED
+
+    def install(self, tree: Path, soc: str | None = None) -> SimulatedDevice:
+        return install(tree, soc)
+
+    def place_ge_graphs(self) -> None:
+        from npu_simulator.ge_session import place_ge_graphs
+
+        place_ge_graphs()
 
 
 def install(tree: Path, soc: str | None = None) -> SimulatedDevice:
@@ -32,8 +47,8 @@ def install(tree: Path, soc: str | None = None) -> SimulatedDevice:
             "target=npu_offline replaces torch_npu for the whole process, so it runs in processes of its own: "
             f"`python run.py target=npu_offline …`. In a process that you start for it set {ALLOWED}=1."
         )
-    from npucompose.targets.npu_offline.simulator import device as devices
-    from npucompose.targets.npu_offline.simulator import modules, operators
+    from npu_simulator import device as devices
+    from npu_simulator import modules, operators
 
     device = devices.SimulatedDevice(device_of(soc))
     modules.install(device, tree / "torch_npu")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from npu_simulator.randomness import ATTEMPTS, Randomness, outside_a_capture
 from npucompose.capture import generators
-from npucompose.targets.npu_offline.simulator.randomness import ATTEMPTS, Randomness, outside_a_capture
 
 
 def generator_class(device: Randomness) -> type:

@@ -23,8 +23,8 @@ from typing import Any, ClassVar
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
-from npucompose.targets.npu_offline.simulator.device import SimulatedDevice
-from npucompose.targets.npu_offline.simulator.ge_program import SUFFIX, GeProgram
+from npu_simulator.device import SimulatedDevice
+from npu_simulator.ge_program import SUFFIX, GeProgram
 
 DTYPES = (
     "BOOL", "UINT8", "INT8", "INT16", "UINT16", "INT32", "UINT32", "INT64", "UINT64", "BF16", "FLOAT16", "FLOAT32",

@@ -10,10 +10,10 @@ import warnings
 
 from attrs import define, field
 
+from npu_simulator.refusals import runtime_error
 from npucompose.capture.lines import model_line
 from npucompose.capture.rules import CaptureMode, rules
 from npucompose.capture.runtime import Capture, CaptureRuntime
-from npucompose.targets.npu_offline.simulator.refusals import runtime_error
 
 ONLY_WARNED = (207000,)
 """What a device does not support is a warning of torch_npu's (Ascend/pytorch 9e73e708, core/npu/NPUException.h:147)."""
