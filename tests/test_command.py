@@ -252,7 +252,7 @@ def test_hydra_s_ends_become_ours(monkeypatch: pytest.MonkeyPatch) -> None:
     from npucompose.compose import hydra_loader
 
     before = list(sys.argv)
-    composer: Any = SimpleNamespace(loader="loader", config_name="name")
+    composer: Any = SimpleNamespace(application=lambda: "loader", config_name="name")
     for code, status in ((None, 0), (0, 0), (1, 2), ("words", 2)):
 
         def run(*given: Any, code: Any = code) -> None:

@@ -6,7 +6,7 @@ through pthread, malloc and the like. What the thread sanitizer reports about th
 (tools/thread_sanitizer.supp names libraries, never a function of ours); how their deletes are ordered it learns from
 tools/seen_deletes.cpp. A report with a frame of ours in it is printed, and the exit status is 1, as where a test fails.
 `--fast` is what CI runs: `address` over a part of the tests.
-docs/decisions/2026-11-22-sanitizers.md lists what cannot run here, with the reasons.
+docs/decisions/2026-11-22-tests.md lists what cannot run here, with the reasons.
 """
 
 from __future__ import annotations

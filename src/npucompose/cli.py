@@ -247,7 +247,7 @@ def run(argv: Sequence[str], *, program: str = "npucompose run") -> int:
 
 def run_arguments(argv: Sequence[str], program: str) -> argparse.Namespace:
     """The options of Hydra, those of RUN_FLAGS, and `overrides`; ConfigError for what is neither."""
-    from hydra._internal.utils import get_args_parser
+    from npucompose.compose.hydra_loader import get_args_parser
 
     # Hydra's own parser takes overrides in one row only; `run.py mode=eager -m model=add,mlp` is one, too.
     parser = get_args_parser()
@@ -362,7 +362,7 @@ def _hydra(arguments: argparse.Namespace, program: str, composer: Composer, task
     before = sys.argv
     sys.argv = [program.split()[0], *sys.argv[1:]]  # Hydra's help says it
     try:
-        run_application(arguments, composer.loader, composer.config_name, task)
+        run_application(arguments, composer.application(), composer.config_name, task)
     except SystemExit as end:
         return 0 if end.code in (None, 0) else ConfigError.exit_status  # Hydra says 1 of what it refuses
     finally:

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import os
+import re
 import threading
+import warnings
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
-from hydra._internal import defaults_list as hydra_defaults
+from hydra import compose as hydra_compose
+from hydra import initialize_config_dir
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
-from hydra._internal.utils import create_config_search_path
-from hydra.core.default_element import ConfigDefault, GroupDefault
 from hydra.errors import ConfigCompositionException
 from hydra.types import RunMode
 from hypothesis import given, settings
@@ -21,9 +20,11 @@ from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
 from npucompose.compose import tree
-from npucompose.compose.hydra_loader import PackagedFiles, plain
+from npucompose.compose.conf import choices_of, conf_dir, installed_dirs
+from npucompose.compose.merge import completed, merged
 from npucompose.compose.overrides import parsed_overrides, words
 from npucompose.compose.references import resolved
+from npucompose.compose.sources import Folder
 from npucompose.compose.tree import COMMAND_LINE, DEFAULT, Composer, compose
 from npucompose.errors import ConfigError
 from npucompose.table.structure import flat
@@ -66,7 +67,7 @@ def test_merging_values_gives_what_hydra_gives(chosen: list[str], values: list[s
     base = OmegaConf.create(SHARED.compose(chosen).tree)
     try:
         ConfigLoaderImpl._apply_overrides_to_config(parsed_overrides([_as_hydra_takes(one) for one in values]), base)
-        wanted: object = resolved(plain(base))
+        wanted: object = resolved(cast("dict[str, Any]", OmegaConf.to_container(base, resolve=False)))
     except ConfigCompositionException as error:
         wanted = (words(error),)
     try:
@@ -118,51 +119,58 @@ def test_hydra_runs_once_for_each_combination_of_choices(composed: list[object])
     assert len(composed) == 2
 
 
-def test_a_defaults_list_may_refer_to_another_choice(tmp_path: Path) -> None:
-    for name, text in {
-        "config": "defaults: [db: small, schema: '${db}']",
-        "db/small": "rows: 1",
-        "schema/small": "of: small",
-    }.items():
-        file = tmp_path / f"{name}.yaml"
-        file.parent.mkdir(exist_ok=True)
-        file.write_text(text)
-    config = ConfigLoaderImpl(create_config_search_path(str(tmp_path))).load_configuration("config", [], RunMode.RUN)
-    assert (config.db.rows, config.schema.of) == (1, "small")
+def test_a_composer_reads_a_file_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    read: list[str] = []
+    of_a_folder = Folder.content
+    monkeypatch.setattr(Folder, "content", lambda self, file, path: read.append(path) or of_a_folder(self, file, path))
+    composer = Composer(config_dirs=[str(tmp_path)])
+    for model in ("add", "mlp", "add"):
+        composer.compose([f"model={model}", "passes=clean"])
+    composer.application().load_configuration("config", ["model=mlp", "passes=clean"], RunMode.RUN)
+    assert {"config", "model/add", "model/mlp", "passes/clean"} <= set(read)
+    assert len(read) == len(set(read))
 
 
-@pytest.mark.parametrize(("entry", "made"), [("small", False), ("${db}", True)])
-def test_what_may_be_referred_to_is_made_only_for_a_list_that_refers(entry: str, made: bool) -> None:
-    entries = [ConfigDefault(path="_self_"), GroupDefault(group="schema", value=entry)]
-    entries[1].update_parent("", "")
-    found = hydra_defaults._create_interpolation_map(SimpleNamespace(known_choices={"db": "small"}), entries, True)
-    assert found == ({"db": "small", "defaults": [{"schema": entry}]} if made else None)
+def _as_hydra_composes(overrides: list[str]) -> Any:
+    """By Hydra's public functions alone, over the same files."""
+    with warnings.catch_warnings(), initialize_config_dir(str(conf_dir()), version_base="1.3"):
+        warnings.simplefilter("ignore")
+        packages = f"hydra.searchpath=[{','.join(f'file://{folder}' for folder in installed_dirs())}]"
+        return OmegaConf.to_container(hydra_compose("config", [*overrides, packages]), resolve=False)
 
 
-def test_a_packaged_file_is_read_once_and_again_where_it_is_another(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    opened: list[str] = []
-    base: Any = PackagedFiles.__base__  # Hydra loads the file of its class anew when it looks for plugins
-    load = base.load_config
-    monkeypatch.setattr(base, "load_config", lambda self, path: opened.append(path) or load(self, path))
-    source, file = PackagedFiles("main", f"file://{tmp_path}"), tmp_path / "rows.yaml"
-    file.write_text("rows: 1")
-    source.load_config("rows").config.rows = 5
-    assert PackagedFiles("main", f"file://{tmp_path}").load_config("rows").config == {"rows": 1}
-    assert opened == ["rows"]
-    state = file.stat()
-    file.write_text("rows: 2")
-    os.utime(file, ns=(state.st_atime_ns, state.st_mtime_ns + 10**9))
-    assert source.load_config("rows").config == {"rows": 2}
-    file.write_text("rows: 333")
-    os.utime(file, ns=(state.st_atime_ns, state.st_mtime_ns + 10**9))
-    assert source.load_config("rows").config == {"rows": 333}
-    assert opened == ["rows"] * 3
+@pytest.mark.parametrize("experiment", choices_of("experiment"))
+def test_files_are_merged_as_hydra_merges_them(experiment: str) -> None:
+    for chosen in ([], ["target=npu_offline"], ["passes=[clean,stream_plan]", "shapes=dynamic"]):
+        overrides = [f"experiment={experiment}", *chosen]
+        theirs = completed(_as_hydra_composes(overrides))
+        ours = SHARED.compose(overrides).tree
+        assert ours == theirs
+        assert list(ours["passes"]) == list(theirs["passes"])
 
 
-def test_the_package_s_own_files_are_read_so() -> None:
-    assert [type(one) for one in Composer().loader.repository.sources if one.scheme() == "file"] == [PackagedFiles]
+KEYS = st.sampled_from("abc")
+LEAVES = st.sampled_from([1, "a", None, "???", {}])
+TREES = st.dictionaries(KEYS, st.recursive(LEAVES, lambda inner: st.dictionaries(KEYS, inner)), max_size=3)
+
+
+@settings(max_examples=examples(100), deadline=None)
+@given(files=st.lists(TREES, max_size=4))
+def test_a_file_goes_above_another_as_in_hydra(files: list[dict[str, Any]]) -> None:
+    found: Any = {}
+    for file in files:
+        found = merged(found, file)
+    assert found == OmegaConf.to_container(OmegaConf.merge({}, *files), resolve=False)
+
+
+def test_no_more_of_hydra_s_own_modules_is_imported_than_has_no_public_name() -> None:
+    """And each with its reason beside it; none of their functions is replaced."""
+    source = Path(tree.__file__).parents[2]
+    lines = [line for file in source.rglob("*.py") for line in file.read_text().splitlines()]
+    own = [line for line in lines if re.search(r"(from|import) +hydra\._internal", line)]
+    assert 0 < len(own) <= 3
+    assert all("#" in line for line in own), own
+    assert not [line for line in lines if re.match(r"\s*hydra[\w.]*\.\w+ = ", line)]
 
 
 def test_a_process_composes_the_same_choices_of_the_package_once(composed: list[object]) -> None:

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from npucompose.compose.conf import added_dirs, choices_of, conf_dir, files_of
-from npucompose.compose.hydra_loader import DEEPEST, MOST_FILES, loader_of, plain
+from npucompose.compose.hydra_loader import Loader
+from npucompose.compose.sources import DEEPEST, MOST_FILES, Files
 from npucompose.compose.tree import compose
 from npucompose.compose.untrusted_config import includes, is_hydra, read_foreign
 from npucompose.errors import ConfigError
@@ -131,7 +132,7 @@ def written(folder: Path, files: dict[str, str]) -> Path:
 
 
 def loaded(folder: Path, config_path: str) -> Any:
-    return loader_of([folder]).repository.load_config(config_path)
+    return Loader(Files([folder])).repository.load_config(config_path)
 
 
 def test_a_chain_of_defaults_may_be_long_and_is_not_endless(tmp_path: Path) -> None:
@@ -171,16 +172,21 @@ def test_files_of_other_groups_count_too(tmp_path: Path) -> None:
     assert loaded(tmp_path, "experiment/a") is not None
 
 
-def test_what_is_handed_out_is_a_copy_and_a_missing_file_is_nothing(tmp_path: Path) -> None:
-    repository = loader_of([written(tmp_path, {"model/mine.yaml": "name: mlp\n"})]).repository
-    first = repository.load_config("model/mine")
-    first.config["name"] = "other"
-    assert repository.load_config("model/mine").config["name"] == "mlp"
-    assert first.header == {"package": None}
-    assert first.path == f"file://{tmp_path}"
-    assert repository.load_config("model/nothing") is None
-    assert repository.is_known_group("model")
-    assert not repository.is_known_group("mine")
+def test_hydra_is_handed_a_copy_without_the_values_and_a_missing_file_is_nothing(tmp_path: Path) -> None:
+    text = "defaults: [mlp]\nsize: ${seed}\nhidden: {a: 1}\n"
+    loader = Loader(Files([written(tmp_path, {"model/mine.yaml": text})]))
+    for _ in range(2):
+        handed = loader.repository.load_config("model/mine")
+        assert handed is not None
+        assert handed.config == {"size": None, "hidden": None}
+        assert (handed.header, handed.path) == ({"package": None}, f"file://{tmp_path}")
+        handed.config["size"] = "other"
+    found = loader.files.find("model/mine")
+    assert found is not None
+    assert (found.values, found.defaults) == ({"size": "${seed}", "hidden": {"a": 1}}, ["mlp"])
+    assert loader.repository.load_config("model/nothing") is loader.files.find("model/nothing") is None
+    assert loader.files.is_known_group("model")
+    assert not loader.files.is_known_group("mine")
 
 
 def test_a_folder_adds_choices_and_replaces_none_and_the_first_folder_has_the_say(tmp_path: Path) -> None:
@@ -190,14 +196,6 @@ def test_a_folder_adds_choices_and_replaces_none_and_the_first_folder_has_the_sa
     assert compose(["model=mlp"], config_dirs=folders).tree["model"]["name"] == "mlp"
     assert compose(["model=own"], config_dirs=folders).tree["model"] == {"name": "add", "size": 1, "sequence": []}
     assert compose(["model=second"], config_dirs=folders).tree["model"] == {"name": "add", "size": 64, "sequence": []}
-
-
-def test_plain_values_keep_their_references_and_leave_one_key_out() -> None:
-    from omegaconf import OmegaConf
-
-    config = OmegaConf.create({"a": 1, "b": {"c": "${a}"}, "d": "${b.c}", "hydra": {"x": 1}, "e": None})
-    assert plain(config) == {"a": 1, "b": {"c": "${a}"}, "d": "${b.c}", "hydra": {"x": 1}, "e": None}
-    assert list(plain(config, but="hydra")) == ["a", "b", "d", "e"]
 
 
 @pytest.mark.parametrize("header", ["# @package _global_\n", ""])

@@ -25,9 +25,10 @@ from attrs import frozen
 
 ROOT = Path(__file__).parents[2]
 PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
-"""How things are; `docs/decisions` says how they were, and prints no commands."""
+"""The pages that print commands; records of decisions print none."""
 OTHERS = (
     *sorted((ROOT / "docs" / "decisions").glob("*.md")),
+    *sorted(ROOT.glob("packages/*/docs/decisions/*.md")),
     *(
         ROOT / name
         for name in ("CHANGELOG.md", "SECURITY.md", "airflow_free/README.md", "examples/extension/README.md")

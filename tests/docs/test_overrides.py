@@ -41,7 +41,7 @@ COMPOSER = Composer()
 
 
 def printed() -> list[object]:
-    """Of the pages that say how things are; docs/decisions says how they were."""
+    """Overrides that README and docs print."""
     found: dict[str, str] = {}
     for page in PAGES:
         text = FENCED.sub("", page.read_text(encoding="utf-8"))

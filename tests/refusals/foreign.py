@@ -14,8 +14,9 @@ from unittest.mock import patch
 from attrs import evolve
 
 from npucompose.compose.check import check, torch_npu_of
-from npucompose.compose.hydra_loader import loader_of, run_application
+from npucompose.compose.hydra_loader import Loader, run_application
 from npucompose.compose.references import resolved
+from npucompose.compose.sources import Files
 from npucompose.compose.tree import Composed, compose
 from npucompose.compose.untrusted_config import path_problems, read_foreign
 from npucompose.schema.experiment import Choice
@@ -45,7 +46,7 @@ def loaded(files: Mapping[str, str], config_path: str) -> Callable[[Path], Any]:
         for name, text in files.items():
             (folder / name).parent.mkdir(exist_ok=True)
             (folder / name).write_text(text)
-        return loader_of([folder]).repository.load_config(config_path)
+        return Loader(Files([folder])).repository.load_config(config_path)
 
     return read
 
@@ -54,7 +55,7 @@ def led_outside(folder: Path) -> Any:
     (folder / "given" / "model").mkdir(parents=True)
     (folder / "secret.yaml").write_text("name: mlp\n")
     (folder / "given" / "model" / "mine.yaml").symlink_to(folder / "secret.yaml")
-    return loader_of([folder / "given"]).repository.load_config("model/mine")
+    return Loader(Files([folder / "given"])).repository.load_config("model/mine")
 
 
 def tree(raw: Mapping[str, Any]) -> Callable[[Path], Any]:
@@ -108,14 +109,15 @@ def application(**said: Any) -> Callable[[Path], Any]:
     def read(folder: Path) -> Any:
         with patch("hydra._internal.hydra.Hydra.run", full), patch("hydra._internal.hydra.Hydra.multirun", full):
             run_application(
-                Namespace(**{**dict.fromkeys(names), "overrides": [], **said}), loader_of([]), "config", print
+                Namespace(**{**dict.fromkeys(names), "overrides": [], **said}), Loader(Files([])), "config", print
             )
 
     return read
 
 
 FULL = "the folder of the run cannot be written"
-FOREIGN, SOURCES = "npucompose.compose.untrusted_config", "npucompose.compose.hydra_loader"
+FOREIGN, SOURCES = "npucompose.compose.untrusted_config", "npucompose.compose.sources"
+APPLICATION = "npucompose.compose.hydra_loader"
 REFERENCES, CHECK = (f"npucompose.compose.{name}" for name in ("references", "check"))
 EXECUTOR = "npucompose.schema.sweep"
 HYDRA = "a file may not hold hydra.*"
@@ -269,12 +271,12 @@ CASES = (
     ),
     Case(CHECK, "runs the genuine", another_wheel, "target=npu_offline runs the genuine classes of"),
     Case(
-        SOURCES,
+        APPLICATION,
         "cannot be written",
         application(),
         "the folder of the run cannot be written: a/run No space left",
         "OSError",
     ),
-    Case(SOURCES, "only one of", application(run=True, multirun=True), "only one of --run", FULL),
-    Case(SOURCES, "--resolve is for", application(run=True, resolve=True), "--resolve is for --cfg", FULL),
+    Case(APPLICATION, "only one of", application(run=True, multirun=True), "only one of --run", FULL),
+    Case(APPLICATION, "--resolve is for", application(run=True, resolve=True), "--resolve is for --cfg", FULL),
 )

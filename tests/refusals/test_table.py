@@ -58,7 +58,7 @@ NO_STRANGERS = {
     "npucompose_devtools.device_kit": "a text for results.premises, and our own files",
     "npucompose.experiment.job": "a text for schema.premises",
     "npucompose.experiment.verify": "a text for schema.premises",
-    "npucompose.compose.places": "a file that the composer has read, for the numbers of its lines",
+    "npucompose.compose.conf": "a file that the composer has read, for the numbers of its lines",
     "npucompose.recipe.python_text": "what is written, and not read",
     "npucompose.targets.npu_offline.wheel": "the vendor's wheel: tests/targets/npu_offline/test_wheel.py",
     "npucompose.targets.npu_offline.option_trees": "what our own process answers",

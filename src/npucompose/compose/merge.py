@@ -162,7 +162,7 @@ def with_overrides(tree: Tree, overrides: Sequence[Override], keys: Keys) -> dic
         elif isinstance(node, list):
             node[_index(node, last, o)] = o.value()
         else:
-            node[last] = _merged(node.get(last), o.value())
+            node[last] = merged(node.get(last), o.value())
     return made
 
 
@@ -180,11 +180,14 @@ def _index(node: Sequence[Any], part: str, o: Override) -> int:
     return int(part)
 
 
-def _merged(there: Any, value: Any) -> Any:
-    """A mapping goes into the one that is there, all else in the place of what is there."""
+def merged(there: Any, value: Any) -> Any:
+    """A mapping goes into the one that is there, all else in the place of what is there; `???` within a mapping, which
+    is Hydra's word for what is still to be said, only where there is nothing.
+    """
     if not isinstance(there, Mapping) or not isinstance(value, Mapping):
         return value
-    return {**there, **{key: _merged(there.get(key), inner) for key, inner in value.items()}}
+    said = {key: inner for key, inner in value.items() if key not in there or inner != "???"}
+    return {**there, **{key: merged(there.get(key), inner) for key, inner in said.items()}}
 
 
 def _check_deletion(tree: Tree, parts: Sequence[str], o: Override) -> None:

@@ -14,7 +14,7 @@ from npucompose.errors import ConfigError, did_you_mean, listed, raise_for, unkn
 from npucompose.schema.sections import SECTIONS
 
 if TYPE_CHECKING:
-    from hydra._internal.config_loader_impl import ConfigLoaderImpl
+    from hydra.core.config_loader import ConfigLoader
     from hydra.core.override_parser.types import Override
 
     from npucompose.compose.merge import Keys
@@ -117,7 +117,7 @@ def hydra_problem(o: Override) -> str | None:
     return None
 
 
-def group_problems(loader: ConfigLoaderImpl, o: Override) -> list[str]:
+def group_problems(loader: ConfigLoader, o: Override) -> list[str]:
     """A sentence for each choice of a group that does not exist, or that is named twice."""
     if o.is_sweep_override():
         return [needs_multirun(o)]
@@ -130,7 +130,7 @@ def group_problems(loader: ConfigLoaderImpl, o: Override) -> list[str]:
     problems = []
     for name in dict.fromkeys(map(str, chosen)):
         if not all(isinstance(c, str) for c in chosen) or not _is_choice(loader, group, name):
-            choices = loader.repository.get_group_options(group)
+            choices = loader.get_group_options(group)
             problems.append(unknown(SINGULAR.get(group, group), short(name), choices, where=short(str(o.input_line))))
     twice = [name for name, times in Counter(map(str, chosen)).items() if times > 1]
     return [*problems, *(named_twice(group, name, str(o.input_line)) for name in twice)]
@@ -141,11 +141,11 @@ def _is_ours(group: str) -> bool:
     return any((folder / group).is_dir() for folder in (conf_dir(), *installed_dirs()))
 
 
-def _is_choice(loader: ConfigLoaderImpl, group: str, name: str) -> bool:
+def _is_choice(loader: ConfigLoader, group: str, name: str) -> bool:
     """Names only: a path could lead out of the folder, and a long one is none that a disk could hold."""
     if len(name) > LONGEST_KEY or ".." in name or name.startswith("/"):
         return False
-    return loader.repository.config_exists(f"{group}/{name}")
+    return any(source.is_config(f"{group}/{name}") for source in loader.get_sources())
 
 
 def short(text: str) -> str:

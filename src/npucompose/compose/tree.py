@@ -11,12 +11,12 @@ import threading
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from functools import cache
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from attrs import evolve, field, frozen
 
-from npucompose.compose.conf import REGISTERED, added_dirs, conf_dir
-from npucompose.compose.merge import Keys, completed, with_overrides
+from npucompose.compose.conf import added_dirs, conf_dir, line_that_names
+from npucompose.compose.merge import Keys, completed, merged, with_overrides
 from npucompose.compose.overrides import (
     LONGEST_KEY,
     group_problems,
@@ -28,19 +28,23 @@ from npucompose.compose.overrides import (
     translate_hydra_errors,
     value_problem,
 )
-from npucompose.compose.places import line_that_names
 from npucompose.compose.references import CLOSED, Environment, reads_variables, resolved
 from npucompose.compose.references import parsed as parsed_references
+from npucompose.compose.untrusted_config import includes, is_hydra
 from npucompose.errors import ConfigError
 from npucompose.results.effective import COMMAND_LINE, DEFAULT
 from npucompose.table.options import LONGEST as LONGEST_NAME
 from npucompose.table.options import is_name
-from npucompose.table.structure import flat
+from npucompose.table.structure import flat, nested
 
 if TYPE_CHECKING:
-    from hydra._internal.config_loader_impl import ConfigLoaderImpl
     from hydra.core.default_element import ResultDefault
     from hydra.core.override_parser.types import Override
+
+    from npucompose.compose.hydra_loader import Application, Loader
+    from npucompose.compose.sources import Choice
+
+    Brought = Sequence[tuple[ResultDefault, Choice]]
 
 
 @frozen(kw_only=True)
@@ -118,18 +122,19 @@ class Composer:
             raise ConfigError(
                 f"--config-name {config_name[:LONGEST_NAME]}: the name of a file of conf/, without .yaml."
             )
-        from npucompose.compose.hydra_loader import loader_of
+        from npucompose.compose.hydra_loader import Loader
+        from npucompose.compose.sources import Files
 
         self.config_name = config_name
         self.environment = environment
-        self.loader = loader_of(added_dirs(config_dirs), environment)
+        self.loader = Loader(Files(added_dirs(config_dirs), environment))
         self._combinations: dict[tuple[str, ...], _Combination] = {}
         self._is_group = cache(self.loader.repository.group_exists)
         self._problems = cache(self._found_problems)
         self._tried: set[tuple[str, ...]] = set()
 
-    def compose(self, overrides: Sequence[str]) -> Composed:
-        """As the function of this name."""
+    def compose(self, overrides: Sequence[str], *, followed: bool = True) -> Composed:
+        """As the function of this name; references of the tree stay as text where they are not to be `followed`."""
         parsed = parsed_overrides(overrides)
         problems: list[str] = []
         chosen, values = [], []
@@ -148,7 +153,7 @@ class Composer:
             elif not o.is_hydra_override():
                 good.append(o)
         with translate_hydra_errors(problems):
-            tree, provenance = combination.with_values(good, self.environment)
+            tree, provenance = combination.with_values(good, self.environment, followed=followed)
             self._try_hydra(chosen, values)
         return Composed(
             tree=tree,
@@ -158,6 +163,12 @@ class Composer:
             files=combination.files,
             variables=combination.variables(good, self.environment),
         )
+
+    def application(self) -> Application:
+        """For Hydra around a run: it has what is composed here."""
+        from npucompose.compose.hydra_loader import Application
+
+        return Application(self.loader.files, lambda texts, followed: self.compose(texts, followed=followed).tree)
 
     @property
     def is_full(self) -> bool:
@@ -196,15 +207,11 @@ class Composer:
 
     def _missing(self, error: Any) -> str:
         """Of `mode/eagre`, which is not there: the file and line of the defaults list that asks for it."""
-        repository: Any = self.loader.repository
-        group, _, name = str(error.missing_cfg_file).removesuffix(".yaml").rpartition("/")
-        asks = (
-            line_that_names(f"{result.path.removeprefix(ON_DISK)}/{path}.yaml", group, name)
-            for path, result in repository.read.items()
-            if result is not None and result.path.startswith(ON_DISK) and f"{group}/{name}" in repository.named_by(path)
-        )
-        choices = repository.get_group_options(group) if group else ()
-        return missing_choice(error, next(asks, "a defaults list"), choices)
+        missing = str(error.missing_cfg_file).removesuffix(".yaml")
+        group, _, name = missing.rpartition("/")
+        asks = self.loader.files.that_names(missing)
+        where = "a defaults list" if asks is None else line_that_names(str(asks), group, name)
+        return missing_choice(error, where, self.loader.get_group_options(group) if group else ())
 
     def _try_hydra(self, chosen: Sequence[Override], values: Sequence[Override]) -> None:
         """Hydra's own choices and values, those that are not refused, are Hydra's to check: here, because later it
@@ -235,35 +242,23 @@ class _Combination:
     files: Mapping[str, str]
 
     @staticmethod
-    def of(
-        loader: ConfigLoaderImpl, config_name: str, chosen: Sequence[Override], extensions: tuple[str, ...]
-    ) -> _Combination:
-        from hydra._internal.config_repository import CachingConfigRepository
-        from hydra._internal.defaults_list import create_defaults_list
+    def of(loader: Loader, config_name: str, chosen: Sequence[Override], extensions: tuple[str, ...]) -> _Combination:
+        from hydra.types import RunMode
 
-        from npucompose.compose.hydra_loader import plain
-
-        repository = CachingConfigRepository(loader.repository)
-        found = create_defaults_list(
-            repo=repository,
-            config_name=config_name,
-            overrides_list=list(chosen),
-            prepend_hydra=True,
-            skip_missing=False,
-        ).defaults
-        defaults = [d for d in found if d.config_path and not d.config_path.startswith("hydra")]
-        origins = _origins(repository, defaults, {o.key_or_group for o in chosen})
-        problems = _repeated_passes(repository, defaults)
-        config = loader._compose_config_from_defaults_list(defaults=defaults, repo=repository)
-        tree = completed(plain(config, but="hydra"), extensions)
+        texts = [str(o.input_line) for o in chosen]
+        found = loader.compute_defaults_list(config_name, texts, RunMode.RUN).defaults
+        ours = [(d, str(d.config_path)) for d in found if not is_hydra(str(d.config_path))]
+        files = [(d, file) for d, path in ours if (file := loader.files.find(path)) is not None]
+        origins = _origins(files, {o.key_or_group for o in chosen})
+        tree = completed(_merged(files), extensions)
         return _Combination(
             tree=tree,
             keys=Keys.of(tree),
             origins=origins,
             provenance=_provenance(tree, origins),
             refers=any("$" in str(value) for value in flat(tree).values()),
-            problems=tuple(problems),
-            files=_files(repository, defaults),
+            problems=tuple(_repeated_passes(files)),
+            files={_named(d): str(file.file) for d, file in files if file.file is not None},
         )
 
     def variables(self, values: Sequence[Override], environment: Environment) -> tuple[str, ...]:
@@ -274,12 +269,12 @@ class _Combination:
         return tuple(path for path, value in written.items() if reads_variables(value, environment))
 
     def with_values(
-        self, values: Sequence[Override], environment: Environment
+        self, values: Sequence[Override], environment: Environment, *, followed: bool
     ) -> tuple[dict[str, Any], dict[str, str]]:
         """The tree and its provenance with values of the command line in it, and references followed."""
         tree = with_overrides(self.tree, values, self.keys)
         if self.refers or any("$" in str(o.input_line) for o in values):
-            tree = resolved(tree, environment)
+            tree = resolved(tree, environment) if followed else tree
         elif all(_is_of_leaf(self.provenance, o) for o in values):
             return tree, {**self.provenance, **{o.key_or_group: COMMAND_LINE for o in values}}
         origins = dict(self.origins)
@@ -297,8 +292,8 @@ def _extensions(values: Sequence[Override]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(key[1] for key in keys))
 
 
-PROVIDERS = ("main", "command-line", "schema", "hydra")
-"""As Hydra's search path names conf/, a person's own folders, and itself; installed packages stand for themselves."""
+PROVIDERS = ("main", "command-line")
+"""Whose files conf/ and a person's own folders are; installed packages stand for themselves."""
 
 
 def _is_of_leaf(provenance: Mapping[str, str], o: Override) -> bool:
@@ -306,56 +301,52 @@ def _is_of_leaf(provenance: Mapping[str, str], o: Override) -> bool:
     return o.key_or_group in provenance and not o.is_delete() and not isinstance(o.value(), dict)
 
 
-def _repeated_passes(repository: Any, defaults: Sequence[ResultDefault]) -> list[str]:
+def _merged(files: Brought) -> dict[str, Any]:
+    """What the files say, later ones above."""
+    tree: dict[str, Any] = {}
+    for d, file in files:
+        tree = merged(tree, nested({d.package: file.values} if d.package else file.values))
+    return tree
+
+
+def _repeated_passes(files: Brought) -> list[str]:
     """Passes that two files of the defaults list bring, as in `passes=[clean,cse]` where clean holds cse already."""
     bringers: dict[str, list[str]] = {}
-    for d in defaults:
-        if d.package != "passes":
-            continue
-        assert d.config_path is not None
-        result = repository.load_config(d.config_path)
-        for label in result.config if result is not None else ():
-            if label != "defaults":
-                preset = d.parent if d.parent and d.parent.startswith("passes/") else d.config_path
-                bringers.setdefault(str(label), []).append(preset)
-    return [named_twice("passes", label, " and ".join(files)) for label, files in bringers.items() if len(files) > 1]
+    for d, file in files:
+        for label in file.values if d.package == "passes" else ():
+            preset = d.parent if d.parent and d.parent.startswith("passes/") else d.config_path
+            bringers.setdefault(str(label), []).append(str(preset))
+    return [named_twice("passes", label, " and ".join(by)) for label, by in bringers.items() if len(by) > 1]
 
 
-def _origins(repository: Any, defaults: Sequence[ResultDefault], chosen: set[str]) -> dict[str, str]:
-    """{dotted path: origin}, later files last, as Hydra merges them."""
-    from omegaconf import OmegaConf
+def _named(d: ResultDefault) -> str:
+    """A file as a person is told it."""
+    return f"conf/{d.config_path}.yaml"
 
+
+def _origins(files: Brought, chosen: set[str]) -> dict[str, str]:
+    """{dotted path: origin}, later files last, as they are merged."""
     origins: dict[str, str] = {}
-    choosers = _choosers(repository, defaults)
-    for d in defaults:
-        assert d.config_path is not None
-        result = repository.load_config(d.config_path)
-        if result is None:
-            continue
-        content = OmegaConf.to_container(result.config, resolve=False)
-        package = f"{d.package}." if d.package else ""
+    choosers = _choosers(files)
+    for d, file in files:
         key = d.override_key or _of_a_list(d)
         by = "on the command line" if key in chosen else choosers.get(key)
         said = f", chosen {by}" if by else ""
-        named = f"conf/{d.config_path}.yaml" if result.path != REGISTERED else d.config_path
-        brought = f" of {result.provider}" if result.provider not in PROVIDERS else ""
-        for path in flat(cast("Mapping[str, Any]", content) or {}):
-            if not path.startswith(("defaults", "hydra")):
-                origins[package + path] = f"{named}{brought}{said}"
+        named = _named(d) if file.file is not None else d.config_path
+        brought = f" of {file.provider}" if file.provider not in PROVIDERS else ""
+        for path in flat(file.values):
+            origins[f"{d.package}.{path}" if d.package else path] = f"{named}{brought}{said}"
     return origins
 
 
-ON_DISK = "file://"
-
-
-def _files(repository: Any, defaults: Sequence[ResultDefault]) -> dict[str, str]:
-    """Where each file of the defaults list lies."""
-    found = {}
-    for d in defaults:
-        result = repository.load_config(d.config_path)
-        if result is not None and result.path.startswith(ON_DISK):
-            found[f"conf/{d.config_path}.yaml"] = f"{result.path.removeprefix(ON_DISK)}/{d.config_path}.yaml"
-    return found
+def _choosers(files: Brought) -> dict[str, str]:
+    """{group: "by conf/target/npu_offline.yaml"} of the groups that a file of the defaults list overrides."""
+    return {
+        entry.split()[-1].strip("/"): f"by {_named(d)}"
+        for d, file in files
+        for entry, _, _ in includes(file.defaults, "")
+        if "override" in entry.split()[:-1]
+    }
 
 
 def _of_a_list(d: ResultDefault) -> str:
@@ -363,18 +354,6 @@ def _of_a_list(d: ResultDefault) -> str:
     assert d.config_path is not None
     group = d.config_path.rpartition("/")[0]
     return "" if (d.parent or "").startswith(f"{group}/") else group
-
-
-def _choosers(repository: Any, defaults: Sequence[ResultDefault]) -> dict[str, str]:
-    """{group: "by conf/target/npu_offline.yaml"} of the groups that a file of the defaults list overrides."""
-    found: dict[str, str] = {}
-    for d in defaults:
-        assert d.config_path is not None
-        result = repository.load_config(d.config_path)
-        for entry in (result.defaults_list if result is not None else None) or ():
-            if getattr(entry, "override", False):
-                found[str(getattr(entry, "group", "")).strip("/")] = f"by conf/{d.config_path}.yaml"
-    return found
 
 
 def _provenance(tree: Mapping[str, Any], origins: Mapping[str, str]) -> dict[str, str]:

@@ -17,7 +17,7 @@ from typing import Any, cast
 
 import attrs
 
-from npucompose.compose.places import line_of, line_that_names
+from npucompose.compose.conf import line_of, line_that_names
 from npucompose.compose.references import CLOSED, PLAIN, VARIABLE, Environment
 from npucompose.errors import ConfigError, listed, raise_for, shown_path, unknown
 from npucompose.input_safety import InputLimits, Resolvers, plain_data, read_text
@@ -54,7 +54,7 @@ def read_foreign(
     group = config_path.rpartition("/")[0]
     problems = list(_group_problems(group, is_group))
     package = _package(text, group, problems)
-    content = plain_data(text, str(file), LIMITS, _resolvers())
+    content = plain_data(text, str(file), LIMITS, yaml_resolvers())
     if content is None:
         content = {}
     if not isinstance(content, dict):
@@ -78,7 +78,7 @@ def _place(file: Path, problem: str) -> str:
 
 
 @cache
-def _resolvers() -> Resolvers:
+def yaml_resolvers() -> Resolvers:
     """What OmegaConf takes for a number, so that a file means the same wherever it lies: `1e3` is one."""
     from omegaconf._utils import get_yaml_loader
 
