@@ -15,7 +15,7 @@ from airflow_free.forkserver import WorkerTask
 from airflow_free.keys import Ingredients, code_digests, digest, plain
 from airflow_free.outcome import Limits
 from airflow_free.stage import Stage
-from npucompose import executed_caches, recorder
+from npucompose import executed_caches
 from npucompose.compose.check import Checked, SectionCache, check
 from npucompose.compose.tree import Composed
 from npucompose.errors import ConfigError, raise_for, unknown
@@ -49,12 +49,6 @@ RESULT_PACKAGES = (
     "npucompose.experiment.stages",
 )  # fmt: skip
 """Packages and modules whose source decides a result, beside the passes and the model that the experiment names."""
-
-
-def result_packages() -> tuple[str, ...]:
-    """The same, and the package of the recorder, where one is installed."""
-    found = recorder.installed()
-    return RESULT_PACKAGES if found is None else (*RESULT_PACKAGES, source_of(type(found)))
 
 
 ANEW = (AblationStage.name, ModesStage.name)
@@ -244,12 +238,12 @@ def _outside_of_keys(checked: Checked) -> Iterator[str]:
 def _code(checked: Checked, order: Sequence[Stage[Any]], remembered: dict[str, str]) -> dict[str, str]:
     parts = (checked.target, *order, *checked.experiment.extensions.named.values())
     named = {source for part in parts if not (source := source_of(type(part))).startswith(RESULT_PACKAGES)}
-    named |= {source_of(type(p)) for _, p in checked.passes}
+    named |= {source_of(type(p)) for _, p in checked.passes} | {*checked.target.sources()}
     files: Sequence[str] = [file for _, p in checked.passes for file in p.source_files()]
     if checked.model is not None:
         named.add(source_of(type(checked.model)))
         files = [*files, *checked.model.source_files()]
-    return code_digests((*result_packages(), *sorted(named)), files, remembered)
+    return code_digests((*RESULT_PACKAGES, *sorted(named)), files, remembered)
 
 
 def source_of(cls: type[Any]) -> str:

@@ -234,6 +234,10 @@ class Target(OptionalMethods, ABC):
         """Whether a graph is called as the passes left it: in a plain mode, of which `check` lets no other pass."""
         return mode not in self.modes
 
+    def sources(self) -> tuple[str, ...]:
+        """Installed packages beside its own whose code decides what a run gives, by the names they are imported by."""
+        return ()
+
     @abstractmethod
     def identity(self) -> Mapping[str, str]:
         """What of the device belongs to the key of a result, e.g. {"cpu": "…model name…"}. Loads no torch."""

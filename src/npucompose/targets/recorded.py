@@ -87,6 +87,10 @@ class RecordedTarget(Target):
     def loaded(self) -> tuple[str, ...]:
         return TORCH_COMPILE if (found := self.recording) is None else (*TORCH_COMPILE, *found.loaded)
 
+    def sources(self) -> tuple[str, ...]:
+        found = recorder.installed()
+        return () if found is None else (type(found).__module__.partition(".")[0],)
+
     def support(self, mode: str) -> ModeSupport:
         can = super().support(mode)
         if recorder.installed() is not None:

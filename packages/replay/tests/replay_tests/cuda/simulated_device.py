@@ -10,7 +10,7 @@ import torch
 from torch import fx
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
-from npucompose.targets.npu_offline.simulator.recorder import RecordedCall, tensors
+from npu_simulator.recorder import RecordedCall, tensors
 from npucompose_replay.cuda.device import SharedPool, Walk
 from npucompose_replay.cuda.recording import CudaRecording
 
