@@ -94,6 +94,7 @@ NO_STRANGERS = {
     "npucompose.serving.vllm.compiler": "our own answer, out of the file in which vLLM keeps it",
     "npucompose.vendor.uncompiled": "the package's own table",
     "npucompose.targets.npu_offline.converter_guards": "the wheel's own Python",
+    "npucompose.targets.npu_offline.converter_sources": "the wheel's own Python",
     "npucompose_extras.engine_dialects.vllm_ascend_versions": "the package's own table",
     "airflow_free.keys": "what is hashed, and not read",
 }

@@ -77,3 +77,25 @@ def test_a_constant_that_the_graph_writes_has_its_value_anew_each_time(executor:
     captured = CapturedGraph.capture(traced(count, x), [x])
     for _ in range(3):
         assert same(captured.replay(x), count(x))
+
+
+@pytest.mark.parametrize("clone_output", [False, True])
+def test_a_result_lies_in_its_memory_where_it_lies_in_the_graph(clone_output: bool) -> None:
+    """Of such a result AOTAutograd takes offset and strides for the tensor that it makes of an input."""
+
+    def parts(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        merged = torch.as_strided_scatter(x, x[2:].reshape(4, 2) + 1, (4, 2), (2, 1), 2)
+        second = aten.unbind_copy.int(x.reshape(5, 2))[3]
+        y = x.tanh()
+        return (
+            merged.as_strided((2, 4), (1, 2), 2), merged.as_strided((3,), (1,), 7), second[1:], y[3:7], y[:0],
+            aten.split_with_sizes_copy(x, [4, 6])[1].expand(3, 6)[1:, 2:],
+        )  # fmt: skip
+
+    x = torch.randn(10)
+    graph = traced(parts, x)
+    captured = CapturedGraph.capture(graph, [x], clone_output=clone_output)
+    for given in (x, torch.randn(10), torch.randn(10)):
+        expected, found = graph(given), captured.replay(given)
+        assert same(found, expected)
+        assert [(y.storage_offset(), y.stride()) for y in found] == [(y.storage_offset(), y.stride()) for y in expected]

@@ -21,7 +21,7 @@ from npucompose.compose.conf import REGISTERED, WITHOUT_YAML, conf_dir, files_of
 from npucompose.compose.references import CLOSED, Environment
 from npucompose.compose.untrusted_config import EXPERIMENT, GLOBAL, LIMITS, includes, read_foreign, yaml_resolvers
 from npucompose.errors import ConfigError
-from npucompose.input_safety import plain_data
+from npucompose.input_safety import plain_data, read_text
 
 MOST_FILES = 1_000
 """Of one defaults list, a file counted each time that it is named."""
@@ -111,7 +111,7 @@ class Folder(Source):
 
     def content(self, file: Path, config_path: str) -> tuple[dict[Any, Any], str | None]:
         """(what the file holds, the package that its header names)."""
-        text = file.read_text(encoding="utf-8")
+        text = read_text(file, named=True)
         content = plain_data(text, str(file), LIMITS, yaml_resolvers())
         return content or {}, self._get_header_dict(text)["package"]
 

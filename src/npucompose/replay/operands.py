@@ -331,7 +331,7 @@ def storage_of(tensor: torch.Tensor) -> int:
 
 
 def bytes_of(storage: torch.UntypedStorage) -> torch.Tensor:
-    return torch.empty(0, dtype=torch.uint8).set_(storage)  # type: ignore[call-overload]
+    return torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)  # type: ignore[call-overload]
 
 
 def same_bytes(a: torch.Tensor, b: torch.Tensor) -> bool:

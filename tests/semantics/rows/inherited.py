@@ -58,6 +58,22 @@ def three_inputs_of_which_two_overlap(compiled: Compiled):
 
 
 @row
+def a_part_of_one_of_two_inputs_that_overlap(compiled: Compiled):
+    def f(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        x.add_(1)
+        y.add_(1)
+        return y[:1]
+
+    g = compiled(f)
+
+    def call() -> list[torch.Tensor]:
+        base = torch.arange(10.0)
+        return [g(base[2:6], base[3:9]), base]
+
+    return call
+
+
+@row
 def a_draw_that_is_not_read(compiled: Compiled):
     def f(x: torch.Tensor) -> torch.Tensor:
         y = x + torch.rand(3, 4)

@@ -263,8 +263,8 @@ class OutputPlanner:
     births: list[tuple[int, Root]] = field(factory=list)
     """(step before which it is made, constant root)."""
 
-    _copied: dict[int, tuple[Root, int]] = field(factory=dict)
-    """By id(root of registers): the buffer for its values, and the byte of them that it begins at."""
+    _copied: dict[int, Root] = field(factory=dict)
+    """By id(root of registers): the buffer for its values."""
 
     def describe(self, node: fx.Node, values: Sequence[Any]) -> list[Output]:
         self._make_buffers(values)
@@ -299,25 +299,24 @@ class OutputPlanner:
         return Buffer(slot=self.ledger.slot(root, layout))
 
     def _make_buffers(self, values: Sequence[Any]) -> None:
-        """Results that share memory go on sharing it: one buffer for all that lie in the same fresh memory."""
-        spans: dict[int, list[tuple[int, int]]] = {}
+        """Results that share memory go on sharing it: one buffer for all that lie in the same fresh memory.
+
+        It begins where that memory does: AOTAutograd makes views of other tensors by the offset of a result.
+        """
+        ends: dict[int, int] = {}
         for value in values:
             if isinstance(value, Held) and value.register is not None:
-                spans.setdefault(id(value.root), []).append(layout_of(value.tensor).span())
-        for key, found in spans.items():
-            low, high = min(low for low, _ in found), max(high for _, high in found)
-            # Where one begins within another of wider elements, an offset must be a number of either.
-            begin = low if len(found) == 1 else low - low % ALIGNMENT
-            self._copied[key] = Root(kind="output", nbytes=max(high - begin, 0)), begin
+                ends[id(value.root)] = max(ends.get(id(value.root), 0), layout_of(value.tensor).span()[1])
+        self._copied.update({key: Root(kind="output", nbytes=end) for key, end in ends.items()})
 
     def _copied_out(self, register: Register, fresh: Root, layout: StorageLayout) -> Output:
-        root, begin = self._copied[id(fresh)]
+        root = self._copied[id(fresh)]
         low, high = layout.span()
         layout = StorageLayout(
             dtype=layout.dtype,
             shape=layout.shape,
             stride=layout.stride,
-            offset=(low - begin) // layout.dtype.itemsize if high > low else 0,
+            offset=layout.offset if high > low else 0,
         )
         slot = self.ledger.slot(root, layout)
         flat = layout.collapsed()

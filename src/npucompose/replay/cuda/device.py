@@ -221,9 +221,6 @@ def _returned(output: fx.Node) -> Sequence[Any]:
 
 # -- results
 
-ALIGNED = 64
-"""A result lies as far from a multiple of it as the value did that it is a copy of: kernels choose by alignment."""
-
 
 @frozen(kw_only=True)
 class Piece:
@@ -314,15 +311,14 @@ class _Finder:
         return [value for value in tensors if value.layout is torch.strided and value.numel()]
 
     def pieces(self) -> list[Piece]:
-        """One for each storage that results lie in; `found` then says where in it."""
+        """One for each storage that results lie in; `found` then says where in it, which is where they lay: AOTAutograd
+        makes views of other tensors by the offset of a result."""
         made: list[Piece] = []
         for group in self._groups.values():
-            spans = [layout_of(value).span() for _, value in group]
-            begin = min(low for low, _ in spans) // ALIGNED * ALIGNED
-            for k, value in group:
-                layout = layout_of(value)
-                self.found[k] = InPiece(piece=len(made), layout=layout.moved(-begin // layout.dtype.itemsize))
-            made.append(Piece(nbytes=max(high for _, high in spans) - begin, device=group[0][1].device))
+            layouts = [layout_of(value) for _, value in group]
+            for (k, _), layout in zip(group, layouts, strict=True):
+                self.found[k] = InPiece(piece=len(made), layout=layout)
+            made.append(Piece(nbytes=max(one.span()[1] for one in layouts), device=group[0][1].device))
         return made
 
 
@@ -340,7 +336,7 @@ class ResultMemory:
         self._laid = [[s.tensor for s in self._statics if s.buffer == piece] for piece in range(len(self._memory))]
         """In each piece."""
         self._whole = [len(self._laid[o.piece]) == 1 and _is_dense(o.layout) for o in self._outputs]
-        """Results that `clone` copies as they lie."""
+        """Results that `clone` copies as they lie, at the beginning of their memory."""
 
     def fill(self, values: Sequence[Any]) -> None:
         """Put what a run returned where it belongs."""
@@ -394,10 +390,10 @@ def _flat(tensor: torch.Tensor, layout: StorageLayout) -> torch.Tensor:
 
 
 def _is_dense(layout: StorageLayout) -> bool:
-    """Its elements fill its span, each place once."""
+    """Its elements fill its memory up to the last, each place once."""
     low, high = layout.span()
     filled = high - low == math.prod(layout.shape) * layout.dtype.itemsize
-    return filled and not (layout.overlaps_itself() or layout.conj or layout.neg)
+    return filled and not (layout.offset or layout.overlaps_itself() or layout.conj or layout.neg)
 
 
 def _address(tensor: torch.Tensor) -> int:

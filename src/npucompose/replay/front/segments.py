@@ -26,6 +26,7 @@ from npucompose.replay.capture.updates import write_in_place
 from npucompose.replay.front.overlapping import Overlapping
 from npucompose.replay.gate import Refused
 from npucompose.replay.interface import LowerRequest, Recording, RunAsEager, SeenCall, note, watchers
+from npucompose.replay.memory.results import copied_as_it_lies
 from npucompose.replay.operands import storage_of
 from npucompose.results.graphs import Partition
 from npucompose.results.measured import CallStatistics
@@ -320,7 +321,9 @@ class Segmented:
 
     def _cloned(self, outputs: Iterable[Any], inputs: Sequence[Any]) -> list[Any]:
         given = {storage_of(value) for value in inputs if isinstance(value, torch.Tensor)}
-        return [o.clone() if isinstance(o, torch.Tensor) and storage_of(o) not in given else o for o in outputs]
+        return [
+            copied_as_it_lies(o) if isinstance(o, torch.Tensor) and storage_of(o) not in given else o for o in outputs
+        ]
 
     @property
     def captured(self) -> Sequence[Recording]:

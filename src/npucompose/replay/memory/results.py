@@ -16,7 +16,7 @@ import torch
 from attrs import define, field, frozen
 
 from npucompose.replay.memory.arena import Memory, zeros
-from npucompose.replay.operands import StorageLayout, laid_over, over, span_of
+from npucompose.replay.operands import StorageLayout, bytes_of, laid_over, layout_of, over, span_of
 from npucompose.replay.plan import Buffer, Elsewhere, Output, Plan, SameAsInput, SameAsOutput, ViewOfInput
 
 SPARES = 2
@@ -48,6 +48,16 @@ class Static:
 
     def given_out(self) -> torch.Tensor:
         return (self.inference if torch.is_inference_mode_enabled() else self.tensor).detach()
+
+    def copied(self) -> torch.Tensor:
+        """In memory of the caller's own, and there as it lies here: AOTAutograd makes views of other tensors by it."""
+        return copied_as_it_lies(self.tensor)
+
+
+def copied_as_it_lies(tensor: torch.Tensor) -> torch.Tensor:
+    """A copy with offset and strides, in new memory up to the last element."""
+    layout = layout_of(tensor)
+    return layout.over(bytes_of(tensor.untyped_storage())[: layout.span()[1]].clone().untyped_storage())
 
 
 @define(eq=False)
@@ -202,7 +212,7 @@ def _output(output: Output, memory: Memory, clone: bool) -> ReplayOutput:
     static = Static(memory.buffer_of(root), output.slot.layout).lay(memory.storages[id(root)])
 
     def copied(_inputs: Sequence[Any], _earlier: list[Any]) -> torch.Tensor:
-        return static.tensor.clone()
+        return static.copied()
 
     def given_out(_inputs: Sequence[Any], _earlier: list[Any]) -> torch.Tensor:
         # A tensor object of the caller's own each time: what they do to its shape or flags stays theirs.

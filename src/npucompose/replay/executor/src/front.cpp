@@ -402,8 +402,8 @@ class Front {
 
   static PyObject* made_of(const Output& output, Given given, bool inference) {
     if (output.kind == Output::input) return Py_NewRef(given[output.index]);
-    if (output.kind == Output::clone) return THPVariable_Wrap(output.tensor.clone());
-    return THPVariable_Wrap(another_over(inference ? output.inference : output.tensor));
+    const at::Tensor& tensor = inference ? output.inference : output.tensor;
+    return THPVariable_Wrap(output.kind == Output::clone ? copy_as_it_lies(tensor) : another_over(tensor));
   }
 
   std::shared_ptr<Recording> recording_;

@@ -3,6 +3,7 @@
 // the portable replayer is used. `held_kernels.inc` is written by build.py from its HELD, for the classes this torch has.
 #pragma once
 
+#include <cstring>
 #include <string>
 #include <tuple>
 #include <type_traits>
@@ -164,6 +165,19 @@ using StructuredOf = Structured<S, decltype(&S::meta), decltype(&S::impl)>;
 // A tensor object of its own over the memory of `tensor`, without the half microsecond that detach() takes.
 inline at::Tensor another_over(const at::Tensor& tensor) {
   return at::Tensor(tensor.unsafeGetTensorImpl()->shallow_copy_and_detach(c10::VariableVersion(0), true));
+}
+
+// A copy in memory of its own, which lies there as `tensor` does in its: AOTAutograd makes views of other tensors by the
+// offset and the strides of a result.
+inline at::Tensor copy_as_it_lies(const at::Tensor& tensor) {
+  const int64_t last = tensor.numel() ? at::detail::computeStorageNbytes(
+                                            tensor.sizes(), tensor.strides(), tensor.itemsize(), tensor.storage_offset())
+                                      : 0;
+  const at::Tensor bytes = at::empty({last}, at::TensorOptions().dtype(at::kByte));
+  if (last) std::memcpy(bytes.mutable_data_ptr(), tensor.storage().data(), last);
+  at::Tensor made = another_over(tensor);
+  made.unsafeGetTensorImpl()->set_storage_keep_dtype(bytes.storage());
+  return made;
 }
 
 #if TORCH_VERSION_MAJOR > 2 || (TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR >= 9)
