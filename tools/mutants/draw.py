@@ -39,7 +39,7 @@ PACKAGES: dict[str, tuple[str, ...]] = {
 
 AREAS: dict[str, tuple[str, ...]] = {
     "replay": ("replay", "replay, C++"),
-    "targets": ("targets", "targets/npu_offline", "targets/torchair", "serving"),
+    "targets": ("targets", "targets/npu_offline", "targets/torchair", "serving", "packages/vllm", "packages/simulator"),
     "streams": ("streams", "passes", "graphs"),
     "sinking and capture": ("sinking", "capture"),
     "compose": ("compose", "table, vendor", "models", "ops", "the front"),
@@ -49,7 +49,7 @@ AREAS: dict[str, tuple[str, ...]] = {
 }
 """Each package once, in the areas by which a review counts."""
 
-OF_AN_ENGINE = tuple(f"{PRODUCT}/serving/vllm/{name}.py" for name in (
+OF_AN_ENGINE = tuple(f"packages/vllm/src/npucompose_vllm/{name}.py" for name in (
     "attention", "compiler", "passes", "platform", "recordings", "worker",
 ))  # fmt: skip
 """Not drawn: they import vLLM, so the tests that run them are not those of `make test` but of `make test-serving`."""

@@ -227,6 +227,10 @@ class Target(OptionalMethods, ABC):
                 f"mode={mode} cannot run on target={self.name}. Modes of this target: {', '.join(self.modes)}."
             )
 
+    def sources(self) -> tuple[str, ...]:
+        """Installed packages beside its own whose code decides what a run gives, by the names they are imported by."""
+        return ()
+
     @abstractmethod
     def identity(self) -> Mapping[str, str]:
         """What of the device belongs to the key of a result, e.g. {"cpu": "…model name…"}. Loads no torch."""

@@ -10,9 +10,9 @@ import torch
 from torch import fx
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
+from npu_simulator.recorder import RecordedCall, tensors
 from npucompose.replay.cuda.device import SharedPool, Walk
 from npucompose.replay.cuda.recording import CudaRecording
-from npucompose.targets.npu_offline.simulator.recorder import RecordedCall, tensors
 
 CPU = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)
 
