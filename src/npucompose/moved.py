@@ -24,7 +24,6 @@ MOVED = {
     "npucompose.file_commands": "npucompose.commands",
     "npucompose.passes.dual_batch": "npucompose_extras.dual_batch",
     "npucompose.profiles": "npucompose_devtools.profiles",
-    "npucompose.replay.interface": "npucompose.recorder",
     "npucompose.replay": "npucompose_replay",
     "npucompose.serving.vllm": "npucompose_vllm",
     "npucompose.streams.pool": "npucompose.placement",

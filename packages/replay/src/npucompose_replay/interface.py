@@ -28,6 +28,9 @@ from typing import Any, Protocol
 
 from attrs import define, field, frozen
 
+from npucompose.recorder import Captured as Captured  # these three under the module that had them, until 0.3
+from npucompose.recorder import Lowered as Lowered
+from npucompose.recorder import LowerRequest as LowerRequest
 from npucompose.schema.recording import WhenNew
 
 
