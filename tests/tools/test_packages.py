@@ -36,6 +36,7 @@ PROJECTS = {
 CORE = tomllib.loads((layout.ROOT / "pyproject.toml").read_text())["project"]
 REGISTRIES = (
     EXPLANATIONS,
+    dialects.DIALECTS,
     INSTALLED,
     MODELS,
     PASSES,
