@@ -24,7 +24,9 @@ MOVED = {
     "npucompose.file_commands": "npucompose.commands",
     "npucompose.passes.dual_batch": "npucompose_extras.dual_batch",
     "npucompose.profiles": "npucompose_devtools.profiles",
+    "npucompose.replay": "npucompose_replay",
     "npucompose.serving.vllm": "npucompose_vllm",
+    "npucompose.streams.pool": "npucompose.placement",
     "npucompose.targets.npu_offline.simulator": "npu_simulator",
 }
 """{name until 0.2: name now}."""

@@ -18,6 +18,7 @@ PACKAGES: Mapping[str, Mapping[str, tuple[str, ...]]] = {
         "dialect": ("cann-recipes-infer", "omni-infer", "vllm-ascend", "vllm", "sglang"),
         "reader of command lines": ("engines",),
     },
+    "replay": {"recorder": ("replay",)},
     "devtools": {
         "command": ("compare-dumps", "device-kit", "profile", "protocol", "sizes"),
         "reader of logs and dumps": ("artefacts",),
