@@ -1,6 +1,6 @@
 """Recipes in the genuine vLLM: `.vllm/bin/python -m benchmarks.serving [--models qwen2 …] [--rounds 5]`.
 
-Small decoders with random weights (tests/serving/small_models.py), three arms: `enforce_eager`, vLLM as it compiles
+Small decoders with random weights (`vllm_models.py` of its tests), three arms: `enforce_eager`, vLLM as it compiles
 by itself, and a recipe. Each arm is an engine in a process of its own. Those that compile start with an empty cache
 and with the one of the first start; then the three take turns, eight steps of the engine each. In the end those that
 compile start with an empty cache again, in turns, until each has done so `--colds` times. Greedy tokens are compared
@@ -32,9 +32,9 @@ from attrs import asdict, frozen
 from benchmarks.compact import compact
 from benchmarks.serving_arm import MARK
 from npucompose.machine import installed_version, usable_cores
-from tests.serving.engine import ENVIRONMENT
-from tests.serving.small_models import BY_HUGGING_FACE, written
-from tests.serving.small_models import MODELS as WRITTEN
+from packages.vllm.tests.vllm_engine import ENVIRONMENT
+from packages.vllm.tests.vllm_models import BY_HUGGING_FACE, written
+from packages.vllm.tests.vllm_models import MODELS as WRITTEN
 
 MODELS = tuple(model for model in WRITTEN if model not in BY_HUGGING_FACE)
 """Those that are compared with vLLM's own eager."""

@@ -25,8 +25,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.serving import TEXT
-from tests.serving.engine import ENVIRONMENT
-from tests.serving.small_models import MODELS, written
+from packages.vllm.tests.vllm_engine import ENVIRONMENT
+from packages.vllm.tests.vllm_models import MODELS, written
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results" / "serving_requests.json"

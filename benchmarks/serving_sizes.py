@@ -24,8 +24,8 @@ from typing import Any
 from npucompose_devtools.capture_sizes.command import vllm_sizes
 from npucompose_devtools.capture_sizes.planner import SizeBudget, least_padding, plan
 from npucompose_devtools.capture_sizes.trace import Trace
-from tests.serving.engine import ENGINE, ENVIRONMENT
-from tests.serving.small_models import written
+from packages.vllm.tests.vllm_engine import ENGINE, ENVIRONMENT
+from packages.vllm.tests.vllm_models import written
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results" / "serving_sizes.json"

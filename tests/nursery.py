@@ -67,7 +67,7 @@ PRELOADED = (
 )  # fmt: skip
 """What a worker imports on its way, beside the product itself."""
 OURS = ("airflow_free", "npucompose", *sorted(import_folders()))
-NOT_HERE = re.compile(r"npucompose\.(targets\.npu|scope$|serving\.vllm\.)")
+NOT_HERE = re.compile(r"npucompose\.(targets\.npu|scope$)|npucompose_vllm\.|npu_simulator")
 """What needs a device, or vLLM, or, loaded before TorchAir, defines operators in its place (`npucompose.scope`)."""
 READ_AT_THE_BEGINNING = re.compile(
     r"PYTHON(?!PATH|DONTWRITE)|OMP_|GOMP_|KMP_|MKL_|OPENBLAS_|ATEN_|DNNL_|ONEDNN_|MALLOC_|LD_"

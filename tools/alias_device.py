@@ -23,8 +23,8 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
+from npu_simulator import ge_session, install
 from npucompose.targets.npu_offline import wheel
-from npucompose.targets.npu_offline.simulator import ge_session, install
 
 PATCHES = ("monkey", "api", "npu", "dynamo")
 """Groups of patches that `import torch_npu` applies."""

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from npucompose import moved
 from npucompose.version import __version__
 
 if TYPE_CHECKING:
     from npucompose.api import backend, compile, materialize
     from npucompose.serving.generate import compile_config
+
+moved.install()
 
 __all__ = ["__version__", "backend", "compile", "compile_config", "materialize"]
 

@@ -318,7 +318,7 @@ COMMANDS = {
     "explain": Command(
         about="whether GE would build the graph static or an NPU would capture it, and why; runs no stage",
         act="npucompose.experiment.explain:act",
-        instead={"vllm": "npucompose.serving.vllm.explain:act"},
+        instead={"vllm": "npucompose.commands:explain_vllm"},
         arguments=EXPLAIN,
     ),
     "list": Command(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Mapping
+from types import FunctionType
 from typing import Any
 
 from attrs import evolve, field, frozen
@@ -49,3 +51,11 @@ AS_JSON = flag("--json", "print JSON")
 
 INSTALLED: Registry[Command] = Registry(kind="command", base=Command, group="npucompose.commands", values=True)
 """Beside those of arguments.py, which has the core's."""
+EXPLANATIONS: Registry[FunctionType] = Registry(
+    kind="explanation", base=FunctionType, group="npucompose.explanations", values=True
+)
+"""Functions of `explain`'s arguments, for what only a package knows: an engine's options beside a recipe's."""
+
+
+def explain_vllm(arguments: argparse.Namespace) -> int:
+    return EXPLANATIONS.get("vllm", "explain --vllm")(arguments)

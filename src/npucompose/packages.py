@@ -17,17 +17,24 @@ PACKAGES: Mapping[str, Mapping[str, tuple[str, ...]]] = {
         "project": ("vllm", "vllm-ascend", "sglang"),
         "reader of command lines": ("engines",),
     },
+    "replay": {"recorder": ("replay",)},
     "devtools": {
         "command": ("compare-dumps", "device-kit", "profile", "protocol", "sizes"),
         "reader of logs and dumps": ("artefacts",),
     },
+    "simulator": {"simulator": ("npu",)},
+    "vllm": {"section": ("vllm",), "explanation": ("vllm",)},
 }
 """{extra of npucompose: {kind of thing: names}}: what a message calls the kind, and the names that it may not know."""
 
 
+ALONE = {"simulator": "npu-simulator"}
+"""Distributions that are not called after npucompose."""
+
+
 def distribution(extra: str) -> str:
-    """`npucompose-extras`, which `pip install 'npucompose[extras]'` brings."""
-    return f"npucompose-{extra}"
+    """`npucompose-extras`, which `pip install 'npucompose[extras]'` brings; it is imported as `npucompose_extras`."""
+    return ALONE.get(extra, f"npucompose-{extra}")
 
 
 def pip_line(extra: str) -> str:

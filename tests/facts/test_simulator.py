@@ -13,9 +13,9 @@ import torch
 from hypothesis import assume
 from torch import fx
 
+from npu_simulator.device import SimulatedDevice, SimulatedEvent
+from npu_simulator.graph import SimulatedGraph
 from npucompose.graphs.effects import control, nodes_in, stream_labels
-from npucompose.targets.npu_offline.simulator.device import SimulatedDevice, SimulatedEvent
-from npucompose.targets.npu_offline.simulator.graph import SimulatedGraph
 from tests.facts.broken import (
     EXAMPLES,
     Planned,

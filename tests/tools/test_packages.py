@@ -13,7 +13,7 @@ from npucompose import packages
 from npucompose.arguments import command_line
 from npucompose.artefacts import READERS
 from npucompose.cli import main
-from npucompose.commands import INSTALLED
+from npucompose.commands import EXPLANATIONS, INSTALLED
 from npucompose.compose.overrides import SINGULAR
 from npucompose.compose.tree import Composer
 from npucompose.errors import ConfigError, unknown
@@ -22,7 +22,10 @@ from npucompose.experiment.tracking import TRACKERS
 from npucompose.models import MODELS
 from npucompose.passes import PASSES
 from npucompose.recipe import dialects
+from npucompose.recorder import RECORDERS
 from npucompose.registry import OURS, Registry
+from npucompose.schema.sections import SECTIONS
+from npucompose.targets.npu_offline.simulators import SIMULATORS
 from npucompose.version import __version__
 from tests.entry_points import declared
 from tools import layout
@@ -32,7 +35,19 @@ PROJECTS = {
     folder.name: tomllib.loads((folder / "pyproject.toml").read_text())["project"] for folder in layout.packages()
 }
 CORE = tomllib.loads((layout.ROOT / "pyproject.toml").read_text())["project"]
-REGISTRIES = (INSTALLED, MODELS, PASSES, SEARCHES, TRACKERS, READERS, dialects.READERS)
+REGISTRIES = (
+    EXPLANATIONS,
+    INSTALLED,
+    MODELS,
+    PASSES,
+    RECORDERS,
+    SEARCHES,
+    SECTIONS,
+    SIMULATORS,
+    TRACKERS,
+    READERS,
+    dialects.READERS,
+)
 
 
 def test_every_package_has_the_version_of_the_core_and_asks_for_it() -> None:

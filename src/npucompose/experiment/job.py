@@ -40,7 +40,8 @@ from npucompose.version import torch_warning
 
 LOG = "run.log"
 RESULT_PACKAGES = (
-    "npucompose.ops", "npucompose.graphs", "npucompose.streams", "npucompose.sinking", "npucompose.replay",
+    "npucompose.ops", "npucompose.graphs", "npucompose.streams", "npucompose.sinking", "npucompose.recorder",
+    "npucompose.placement", "npucompose.bits",
     "npucompose.targets", "npucompose.compose", "npucompose.measure", "npucompose.schema", "npucompose.table",
     "npucompose.vendor", "npucompose.results", "npucompose.passes.base",
     "npucompose.passes.pipeline", "npucompose.passes.proof", "npucompose.passes.metadata",
@@ -237,7 +238,7 @@ def _outside_of_keys(checked: Checked) -> Iterator[str]:
 def _code(checked: Checked, order: Sequence[Stage[Any]], remembered: dict[str, str]) -> dict[str, str]:
     parts = (checked.target, *order, *checked.experiment.extensions.named.values())
     named = {source for part in parts if not (source := source_of(type(part))).startswith(RESULT_PACKAGES)}
-    named |= {source_of(type(p)) for _, p in checked.passes}
+    named |= {source_of(type(p)) for _, p in checked.passes} | {*checked.target.sources()}
     files: Sequence[str] = [file for _, p in checked.passes for file in p.source_files()]
     if checked.model is not None:
         named.add(source_of(type(checked.model)))

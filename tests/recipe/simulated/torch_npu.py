@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import sys
 
+from npu_simulator import install
 from npucompose.targets.npu_offline import wheel
-from npucompose.targets.npu_offline.simulator import install
 
 sys.modules.pop(__name__)  # the simulated runtime takes the name, and the import statement gives what has it
 install(wheel.locate())

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from npu_simulator.device import SimulatedDevice
+from npu_simulator.graph import SimulatedGraph
 from npucompose.races import RaceFinder
-from npucompose.targets.npu_offline.simulator.device import SimulatedDevice
-from npucompose.targets.npu_offline.simulator.graph import SimulatedGraph
 
 
 @contextmanager

@@ -15,9 +15,9 @@ os.environ["TORCH_DEVICE_BACKEND_AUTOLOAD"] = "0"
 
 import torch
 
+from npu_simulator import install
+from npu_simulator.captures import RefusingRuntime
 from npucompose.targets.npu_offline import wheel
-from npucompose.targets.npu_offline.simulator import install
-from npucompose.targets.npu_offline.simulator.captures import RefusingRuntime
 from tests.capture.programs import Program, programs
 from tests.targets.npu_offline.alias_device import alias_device
 

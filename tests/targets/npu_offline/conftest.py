@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from npucompose.targets.npu_offline.simulator import classes
-from npucompose.targets.npu_offline.simulator.classes import EventBase, GraphBase, StreamBase
-from npucompose.targets.npu_offline.simulator.device import SimulatedDevice
+from npu_simulator import classes
+from npu_simulator.classes import EventBase, GraphBase, StreamBase
+from npu_simulator.device import SimulatedDevice
 
 
 @pytest.fixture

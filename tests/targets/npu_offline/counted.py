@@ -13,12 +13,12 @@ from typing import Any
 
 import torch
 
+from npu_simulator import install
+from npu_simulator.recorder import KERNEL, RECORD, WAIT
 from npucompose.compose.check import check
 from npucompose.compose.session import Session
 from npucompose.compose.tree import compose
 from npucompose.targets.npu_offline import wheel
-from npucompose.targets.npu_offline.simulator import install
-from npucompose.targets.npu_offline.simulator.recorder import KERNEL, RECORD, WAIT
 
 
 def counted(mode: str, overrides: str) -> dict[str, Any]:

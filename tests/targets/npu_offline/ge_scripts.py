@@ -15,8 +15,8 @@ os.environ["TORCH_DEVICE_BACKEND_AUTOLOAD"] = "0"
 import torch
 from torch import nn
 
+from npu_simulator import ge_session, install
 from npucompose.targets.npu_offline import wheel
-from npucompose.targets.npu_offline.simulator import ge_session, install
 
 DEVICE = install(wheel.locate())
 ge_session.place_ge_graphs()

@@ -16,9 +16,9 @@ import pytest
 import torch
 from torch._functorch._aot_autograd import utils as aot_autograd
 
+from npu_simulator import install, modules
 from npucompose.errors import CompileError
 from npucompose.targets.npu_offline import wheel
-from npucompose.targets.npu_offline.simulator import install, modules
 
 
 def refused(act: Any, *words: str) -> None:

@@ -9,8 +9,8 @@ import torch
 from attrs import evolve
 
 import npucompose
+from npu_simulator import install
 from npucompose.targets.npu_offline import NpuOfflineTarget, wheel
-from npucompose.targets.npu_offline.simulator import install
 
 
 def forward(x: torch.Tensor) -> torch.Tensor:

@@ -16,10 +16,10 @@ os.environ["TORCHINDUCTOR_ERROR_ON_CUSTOM_OP_ALIASING"] = "0"
 import torch
 
 import npucompose
+from npu_simulator import install
+from npu_simulator.graph import SimulatedGraph
 from npucompose.errors import CompileError
 from npucompose.targets.npu_offline import wheel
-from npucompose.targets.npu_offline.simulator import install
-from npucompose.targets.npu_offline.simulator.graph import SimulatedGraph
 from tests.targets.npu_offline.asked import happens_before
 
 

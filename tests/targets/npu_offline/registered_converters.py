@@ -15,8 +15,8 @@ os.environ["TORCH_DEVICE_BACKEND_AUTOLOAD"] = "0"
 
 import torch
 
+from npu_simulator import install
 from npucompose.targets.npu_offline import wheel
-from npucompose.targets.npu_offline.simulator import install
 
 SPACES = ("aten", "prims")
 

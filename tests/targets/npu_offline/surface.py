@@ -16,7 +16,7 @@ from typing import Any
 os.environ["NPUCOMPOSE_SIMULATED_NPU"] = "1"
 os.environ["TORCH_DEVICE_BACKEND_AUTOLOAD"] = "0"
 
-from npucompose.targets.npu_offline.simulator import install
+from npu_simulator import install
 
 OURS = str(Path(sys.modules["npucompose"].__file__ or "").parent)
 LITERALS = (bool, int, float, str, type(None))

@@ -16,8 +16,8 @@ os.environ["TORCH_DEVICE_BACKEND_AUTOLOAD"] = "0"
 
 import torch
 
+from npu_simulator import install
 from npucompose.targets.npu_offline import wheel
-from npucompose.targets.npu_offline.simulator import install
 
 DEVICE = install(wheel.locate())
 

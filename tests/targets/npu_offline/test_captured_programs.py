@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from targets.npu_offline.needs import in_a_process, offline
 
+from npu_simulator.refusals import checks
 from npucompose.capture.rules import rules
-from npucompose.targets.npu_offline.simulator.refusals import checks
 from tests.capture.programs import Program, programs
 
 NO_GROUP = "a process group of HCCL, which one process without a device does not have"

@@ -11,12 +11,12 @@ import pytest
 import torch
 from attrs import evolve
 
+from npu_simulator.classes import EventBase, GraphBase, StreamBase
+from npu_simulator.device import RESERVED_TASKS, SimulatedDevice
+from npu_simulator.graph import SimulatedGraph, owner_of
+from npu_simulator.recorder import RecordedCall, tensors
+from npu_simulator.streams import DEVICE_TYPE
 from npucompose.errors import CompileError
-from npucompose.targets.npu_offline.simulator.classes import EventBase, GraphBase, StreamBase
-from npucompose.targets.npu_offline.simulator.device import RESERVED_TASKS, SimulatedDevice
-from npucompose.targets.npu_offline.simulator.graph import SimulatedGraph, owner_of
-from npucompose.targets.npu_offline.simulator.recorder import RecordedCall, tensors
-from npucompose.targets.npu_offline.simulator.streams import DEVICE_TYPE
 from npucompose.vendor.devices import device_of
 from tests.targets.npu_offline.asked import capture, on_stream
 

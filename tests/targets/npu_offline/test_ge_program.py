@@ -12,9 +12,9 @@ import torch
 from targets.npu_offline.needs import in_a_process, offline
 from torch import fx, nn
 
+from npu_simulator.ge_program import SAME, WAIT, GeProgram, GraphOnly
 from npucompose import ops
 from npucompose.targets.npu_offline import wheel
-from npucompose.targets.npu_offline.simulator.ge_program import SAME, WAIT, GeProgram, GraphOnly
 
 
 def concrete(

@@ -10,10 +10,10 @@ import pytest
 import torch
 from targets.npu_offline.needs import in_a_process, offline
 
+from npu_simulator import attention_forms, operators
 from npucompose.ops import attention
 from npucompose.ops.catalogue import LISTED
 from npucompose.ops.definitions import UnsupportedArgument
-from npucompose.targets.npu_offline.simulator import attention_forms, operators
 
 
 @offline

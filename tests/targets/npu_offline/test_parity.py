@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 from targets.npu_offline.needs import in_a_process, offline
 
+from npu_simulator import lacking
 from npucompose.machine import cache_dir
 from npucompose.ops.catalogue import dtype_numbers
-from npucompose.targets.npu_offline.simulator import lacking
 from tests.targets.npu_offline.wheel_names import Wheel, signature
 
 VERSIONS = ("2.13.0", "2.14.0")

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from npucompose.targets.npu_offline.simulator.device import SimulatedDevice
-from npucompose.targets.npu_offline.simulator.generators import generator_class
-from npucompose.targets.npu_offline.simulator.randomness import DeviceGenerator
+from npu_simulator.device import SimulatedDevice
+from npu_simulator.generators import generator_class
+from npu_simulator.randomness import DeviceGenerator
 from tests.targets.npu_offline.asked import capture
 
 SEED = "set_current_seed can be called during stream capture only if new seed is the same as the original seed"

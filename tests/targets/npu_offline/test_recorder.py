@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from npucompose.targets.npu_offline.simulator.device import SimulatedDevice
-from npucompose.targets.npu_offline.simulator.recorder import RecordedCall
+from npu_simulator.device import SimulatedDevice
+from npu_simulator.recorder import RecordedCall
 from tests.targets.npu_offline.asked import capture
 
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import torch
 
+from npu_simulator import operators
 from npucompose.ops.definitions import UnsupportedArgument
-from npucompose.targets.npu_offline.simulator import operators
 
 F: Any = torch.nn.functional
 

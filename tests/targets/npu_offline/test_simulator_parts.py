@@ -12,12 +12,12 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
+import npu_simulator as simulator
+from npu_simulator import classes, compiled, ge_session, lacking, modules, operators
+from npu_simulator.device import CallLedger, SimulatedDevice
+from npu_simulator.ge_session import TorchDataType
+from npu_simulator.graph import SimulatedGraph
 from npucompose.errors import CompileError, ConfigError
-from npucompose.targets.npu_offline import simulator
-from npucompose.targets.npu_offline.simulator import classes, compiled, ge_session, lacking, modules, operators
-from npucompose.targets.npu_offline.simulator.device import CallLedger, SimulatedDevice
-from npucompose.targets.npu_offline.simulator.ge_session import TorchDataType
-from npucompose.targets.npu_offline.simulator.graph import SimulatedGraph
 from npucompose.vendor.devices import device_of
 from tests.targets.npu_offline.asked import on_stream
 
@@ -378,7 +378,7 @@ def test_dynamo_is_set_up_with_what_the_wheel_has(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(modules.importlib, "import_module", wheel.__getitem__)
     modules._dynamo()
     ours, *rest = called
-    assert ours == "npucompose.targets.npu_offline.simulator"
+    assert ours == "npu_simulator"
     later_too = ["register_npu_graphsafe_rng"] * later
     assert rest == [
         "add_dynamo_methods_init", "_patch_npu_trace_rules", *later_too, "_register_backends", "npugraphs"

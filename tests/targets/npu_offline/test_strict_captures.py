@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import torch
 
-from npucompose.targets.npu_offline.simulator.classes import GraphBase
-from npucompose.targets.npu_offline.simulator.device import SimulatedDevice
+from npu_simulator.classes import GraphBase
+from npu_simulator.device import SimulatedDevice
 from tests.targets.npu_offline.asked import capture, on_stream
 
 

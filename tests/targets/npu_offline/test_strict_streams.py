@@ -7,10 +7,10 @@ import ctypes
 import pytest
 import torch
 
-from npucompose.targets.npu_offline.simulator import compiled
-from npucompose.targets.npu_offline.simulator.classes import EventBase, GraphBase, StreamBase
-from npucompose.targets.npu_offline.simulator.device import SimulatedDevice
-from npucompose.targets.npu_offline.simulator.streams import DEVICE_TYPE, StreamPools
+from npu_simulator import compiled
+from npu_simulator.classes import EventBase, GraphBase, StreamBase
+from npu_simulator.device import SimulatedDevice
+from npu_simulator.streams import DEVICE_TYPE, StreamPools
 from tests.targets.npu_offline.asked import capture, on_stream
 
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import torch
 
-from npucompose.targets.npu_offline.simulator.device import SimulatedDevice
-from npucompose.targets.npu_offline.simulator.tasks import TaskGroup, TaskGroups
+from npu_simulator.device import SimulatedDevice
+from npu_simulator.tasks import TaskGroup, TaskGroups
 from tests.targets.npu_offline.asked import capture, on_stream
 
 aten = torch.ops.aten

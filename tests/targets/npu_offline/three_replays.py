@@ -12,11 +12,11 @@ import torch
 from torch import nn
 
 import npucompose
+from npu_simulator import install
+from npu_simulator.graph import SimulatedGraph
+from npu_simulator.recorder import MemoryBefore
+from npu_simulator.tasks import Updater
 from npucompose.targets.npu_offline import wheel
-from npucompose.targets.npu_offline.simulator import install
-from npucompose.targets.npu_offline.simulator.graph import SimulatedGraph
-from npucompose.targets.npu_offline.simulator.recorder import MemoryBefore
-from npucompose.targets.npu_offline.simulator.tasks import Updater
 
 LENGTHS = ([11, 12], [13, 40], [14, 41])
 

@@ -1,6 +1,6 @@
 """TorchAir without CANN: the Python of the torch_npu wheel, on a simulator for its compiled modules.
 
-Here may live the target, its wheel and what the wheel declares; what runs in place of CANN is in `simulator`.
+Here may live the target, its wheel and what the wheel declares; what runs in place of CANN is an installed package's.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from attrs import evolve, frozen
 from npucompose.errors import ConfigError
 from npucompose.table.modes import GE
 from npucompose.targets.npu_offline import wheel
+from npucompose.targets.npu_offline.simulators import installed_simulator
 from npucompose.targets.torchair.config import MODES, TorchairMode
 from npucompose.targets.torchair.target import TorchairTarget
 
 if TYPE_CHECKING:
     from npucompose.targets.backend import Backend
     from npucompose.targets.compilation import Compilation
-    from npucompose.targets.npu_offline.simulator.device import SimulatedDevice
 
 NEEDS = {"google.protobuf": "protobuf", "packaging": "packaging"}
 """{module: package} that the wheel imports and does not name."""
@@ -56,12 +56,16 @@ class NpuOfflineTarget(TorchairTarget):
                 f"target=npu_offline needs {' and '.join(missing)}, which TorchAir imports: "
                 "pip install 'npucompose[npu_offline]'."
             )
+        installed_simulator()
         wanted = wheel.version(tree)
         if _minor(wanted) != _minor(found):
             raise ConfigError(
                 f"the torch_npu {wanted} wheel is for torch {_minor(wanted)}, and torch {found} is installed: fetch "
                 f"the wheel of that version, or install torch {_minor(wanted)}."
             )
+
+    def sources(self) -> tuple[str, ...]:
+        return (type(installed_simulator()).__module__.partition(".")[0],)
 
     def identity(self) -> Mapping[str, str]:
         """Which wheel; results of one are not those of another."""
@@ -71,21 +75,15 @@ class NpuOfflineTarget(TorchairTarget):
             return {"npu": "simulated"}
 
     def environment(self) -> Mapping[str, str]:
-        from npucompose.targets.npu_offline.simulator import ALLOWED
-
-        return {**super().environment(), ALLOWED: "1"}
+        return {**super().environment(), installed_simulator().variable: "1"}
 
     def load_platform(self, mode: str) -> None:
-        from npucompose.targets.npu_offline.simulator import install
-
-        install(wheel.locate(), self.soc)
+        installed_simulator().install(wheel.locate(), self.soc)
 
     def prepare(self, mode: str) -> None:
         super().prepare(mode)
         if self.support(mode).ge:
-            from npucompose.targets.npu_offline.simulator.ge_session import place_ge_graphs
-
-            place_ge_graphs()
+            installed_simulator().place_ge_graphs()
 
     def platform(self) -> str:
         return "simulated"
@@ -124,10 +122,8 @@ class NpuOfflineTarget(TorchairTarget):
         }
 
 
-def _device() -> SimulatedDevice:
-    from npucompose.targets.npu_offline.simulator import install
-
-    return install(wheel.locate())
+def _device() -> Any:
+    return installed_simulator().install(wheel.locate())
 
 
 def _installed(module: str) -> bool:

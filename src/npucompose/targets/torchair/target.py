@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from attrs import frozen
 
 from npucompose.errors import CompileError, ConfigError, listed
-from npucompose.replay.interface import Lowered, LowerRequest
+from npucompose.recorder import Lowered, LowerRequest
 from npucompose.results.effective import Effective
 from npucompose.results.sinking import NpuFacts
 from npucompose.schema.capabilities import Capabilities

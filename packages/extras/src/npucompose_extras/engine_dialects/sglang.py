@@ -10,7 +10,6 @@ from typing import Any, ClassVar
 
 from npucompose.recipe.dialects import Exported, ExportingDialect, Settings
 from npucompose.schema.experiment import Experiment
-from npucompose.serving.vllm.options import VllmOptions
 from npucompose.table.modes import ACLGRAPH, EAGER, GE, NPUGRAPH_EX
 from npucompose.vendor.option_specs import shown
 from npucompose_extras.engine_dialects.command_line import ASCEND
@@ -73,7 +72,7 @@ class Sglang(ExportingDialect):
 
     def export(self, experiment: Experiment) -> Exported:
         mode, named = experiment.mode.name, "vllm" in experiment.extensions.named
-        options = experiment.extensions.section(VllmOptions)
+        options: Any = experiment.extensions.named.get("vllm")
         sizes = tuple(map(str, sorted(set(options.sizes)))) if named else ()
         missing = [*without_option(experiment, WHY_NOT)]
         said: list[tuple[str, ...]] = []

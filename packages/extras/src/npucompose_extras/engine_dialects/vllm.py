@@ -14,7 +14,7 @@ from attrs import define
 from npucompose.errors import ConfigError
 from npucompose.recipe.dialects import Exported, ExportingDialect, Settings
 from npucompose.schema.experiment import Experiment
-from npucompose.serving.vllm.options import VllmOptions
+from npucompose.schema.sections import SECTIONS
 from npucompose.table.modes import ACLGRAPH, GE, NPUGRAPH_EX
 from npucompose.table.structure import nested
 from npucompose.vendor.inductor import InductorOptions
@@ -236,7 +236,7 @@ def _without_meaning(settings: Settings) -> None:
 
 
 def _exported(experiment: Experiment) -> Exported:
-    options = experiment.extensions.section(VllmOptions)
+    options: Any = experiment.extensions.section(SECTIONS.get("vllm"))
     mode, config = experiment.mode.name, dict[str, Any]()
     missing = [line for line in without_option(experiment, WHY_NOT) if line["option"] != NO_NOOPS]
     piecewise = options.graphs == "piecewise"

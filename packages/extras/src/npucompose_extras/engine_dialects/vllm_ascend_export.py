@@ -12,7 +12,6 @@ from attrs import frozen
 
 from npucompose.recipe.dialects import Exported
 from npucompose.schema.experiment import Experiment
-from npucompose.serving.vllm.options import VllmOptions
 from npucompose.table.modes import ACLGRAPH, NPUGRAPH_EX
 from npucompose.vendor.option_specs import shown
 from npucompose_extras.engine_dialects.vllm_ascend_versions import rows
@@ -111,7 +110,7 @@ def exported(experiment: Experiment) -> Exported:
     for option, why in _rest(experiment):
         lacks(option, WHY_NOT[why])
     if "vllm" in experiment.extensions.named and mode in _CAPTURING:
-        _set(trees, _SIZES, sorted(set(experiment.extensions.section(VllmOptions).sizes)))
+        _set(trees, _SIZES, sorted(set(experiment.extensions.named["vllm"].capture_sizes)))
         sources[_SIZES] = _GRAPH_MODE
     return Exported(
         arguments=json_arguments(**trees),
