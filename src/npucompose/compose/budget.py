@@ -7,7 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from attrs import frozen
 
-from npucompose.capture.budget import (
+from npucompose.compose.session import Session
+from npucompose.npu.capture.budget import (
     BudgetQuestion,
     CaptureBudget,
     CapturedGraph,
@@ -15,8 +16,7 @@ from npucompose.capture.budget import (
     Interval,
     capture_budget,
 )
-from npucompose.capture.pool import UNKNOWN, PoolRequests, pool_bytes
-from npucompose.compose.session import Session
+from npucompose.npu.capture.pool import UNKNOWN, PoolRequests, pool_bytes
 from npucompose.replay.memory.forecast import held_bytes
 from npucompose.results.capture_budget import CaptureBudgetFacts, CaptureChange, CapturedSize, CaptureRange
 from npucompose.schema.experiment import Call, dimension_of

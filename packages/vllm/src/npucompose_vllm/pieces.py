@@ -14,9 +14,9 @@ from weakref import WeakSet
 import torch
 from torch import fx
 
-from npucompose.capture.pool import requests_of, symbolic_sizes
 from npucompose.compose.engine import materialize
 from npucompose.errors import SignatureError
+from npucompose.npu.capture.pool import requests_of, symbolic_sizes
 from npucompose.passes.pipeline import PassPipeline, Records
 from npucompose.replay.front.detached import DetachedHandle, call_and_detach
 from npucompose.replay.front.graph_cache import GraphCache
