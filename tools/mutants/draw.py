@@ -30,8 +30,8 @@ PACKAGES: dict[str, tuple[str, ...]] = {
     "table, vendor": (f"{PRODUCT}/table", f"{PRODUCT}/vendor"),
     "schema, results": (f"{PRODUCT}/schema", f"{PRODUCT}/results"),
     **{name: (f"{PRODUCT}/{name}",) for name in (
-        "npu/capture", "graphs", "measure", "models", "ops", "passes", "recipe", "report", "npu/static_graph", "streams",
-        "replay", "targets/npu_offline", "npu/torchair", "targets",
+        "npu/capture", "npu/static_graph", "npu/torchair", "graphs", "measure", "models", "ops", "passes", "recipe",
+        "report", "streams", "replay", "targets/npu_offline", "targets",
     )},
     "the front": (PRODUCT,),
 }  # fmt: skip
