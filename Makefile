@@ -74,7 +74,7 @@ wheel: $(READY)  ## the genuine torch_npu, which target=npu_offline and its test
 
 # Else the first run builds it while it traces the model, and the first test waits for it.
 native: $(READY)  ## the native replayer, built for this torch
-	@$(BIN)/python -c "from npucompose.replay.executor import build; build.file()" || echo "make: going on without it"
+	@$(BIN)/python -c "from npucompose_replay.executor import build; build.file()" || echo "make: going on without it"
 
 test: $(READY) wheel native  ## the tests (made for 5 minutes on two idle cores)
 	$(PYTEST) --durations=20
@@ -92,7 +92,7 @@ test-torch:  ## what this says of target=cpu, with another torch: make test-torc
 	sed 's/^torch==.*/torch==$(TORCH)/' constraints.txt >.torch-$(TORCH)/constraints.txt
 	$(MAKE) VENV=.torch-$(TORCH) CONSTRAINTS=.torch-$(TORCH)/constraints.txt .torch-$(TORCH)/.ready
 	.torch-$(TORCH)/bin/python run.py model=tiny_ops mode=max-autotune
-	$(subst $(VENV)/,.torch-$(TORCH)/,$(PYTEST)) --ignore=tests/targets/npu_offline tests/replay tests/targets tests/compose
+	$(subst $(VENV)/,.torch-$(TORCH)/,$(PYTEST)) --ignore=tests/targets/npu_offline packages/replay tests/targets tests/compose
 
 surroundings: $(READY) wheel native  ## the same in a checkout, in a strange path, as another user, on one core, shuffled
 	OMP_NUM_THREADS=$(THREADS) $(BIN)/python -m tools.surroundings
@@ -125,7 +125,7 @@ test-npu: .host  ## on a host with an NPU, with its own torch and torch_npu: pro
 	PYTHONPATH=$(CURDIR)/.host:$(SOURCES)$${PYTHONPATH:+:$$PYTHONPATH} $(PYTHON) -m pytest -p no:cacheprovider -m npu tests/npu
 
 test-cuda: $(READY)  ## on a host with an NVIDIA GPU: CUDA graphs against eager, write benchmarks/results/cuda-….json
-	$(BIN)/python -m pytest -m cuda tests/targets/cuda
+	$(BIN)/python -m pytest -m cuda packages/replay/tests/replay_tests/targets/cuda
 
 .bundle: requirements/build.lock requirements/bundle.lock
 	$(PYTHON) -m pip $(LOCKED) --upgrade --target $@.build --requirement requirements/build.lock
@@ -166,7 +166,7 @@ serving-requests: .vllm  ## 2,000 random requests to vLLM's server, with a recip
 bundle: .bundle  ## .bundle: all that test-cuda-offline needs beside torch, to be copied to a host without network
 
 test-cuda-offline:  ## test-cuda with the torch of $(PYTHON) and .bundle; installs nothing
-	PYTHONPATH=$(CURDIR)/.bundle:$(SOURCES) $(PYTHON) -m pytest -p no:cacheprovider -m cuda tests/targets/cuda
+	PYTHONPATH=$(CURDIR)/.bundle:$(SOURCES) $(PYTHON) -m pytest -p no:cacheprovider -m cuda packages/replay/tests/replay_tests/targets/cuda
 
 dist: $(READY)  ## sdists and wheels of the core and the packages, the replayer compiled for this torch and platform, into dist/
 	$(BIN)/python -m tools.dist

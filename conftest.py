@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import logging
 import os
 import signal
@@ -20,6 +21,7 @@ from tests.searches import examples
 if TYPE_CHECKING:
     from npucompose.streams.strategies.instance import TimedPlan
 
+RECORDS = importlib.util.find_spec("npucompose_replay") is not None
 pytest_plugins = ("tests.cold", "tests.forked_workers", "tests.shuffled", "tests.skips")
 
 
@@ -111,7 +113,8 @@ def plans_at_first_sight(monkeypatch: pytest.MonkeyPatch) -> None:
 def times_that_nobody_measures() -> Iterator[None]:
     """Plans of tests do not depend on how long kernels take here; who needs a table of times brings one."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("npucompose.targets.cpu._cost_table", lambda: None)
+        if RECORDS:
+            patch.setattr("npucompose_replay.devices.cpu._cost_table", lambda: None)
         yield
 
 
@@ -165,10 +168,9 @@ def seeds_that_note_no_stack() -> Iterator[None]:
 @pytest.fixture(scope="session", autouse=True)
 def graphs_of_no_other_test() -> Iterator[None]:
     """What this machine has kept of graphs that earlier tests compiled stays out of later ones."""
-    from npucompose.targets import kept_graphs
-
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(kept_graphs, "keeps", lambda _: False)
+        if RECORDS:
+            patch.setattr("npucompose_replay.kept.graphs.keeps", lambda _: False)
         yield
 
 
@@ -216,7 +218,7 @@ def fresh_dynamo() -> Iterator[None]:
 @pytest.fixture
 def one_quiet_thread(fresh_dynamo: None) -> Iterator[None]:
     """One thread in a kernel, and no warning of torch's."""
-    from tests.replay.capturing import one_thread
+    from tests.graph_helpers import one_thread
 
     with one_thread(), warnings.catch_warnings():
         warnings.simplefilter("ignore")

@@ -19,11 +19,11 @@ from subject import Ready, Subject
 from torch._inductor import config as inductor_config
 
 import npucompose
-from npucompose.replay.captured_graph import CapturedGraph
-from npucompose.replay.executor.native import Native
-from npucompose.replay.operands import storage_of
-from npucompose.replay.packed_weights import packed_in
-from npucompose.replay.plan import Plan
+from npucompose_replay.captured_graph import CapturedGraph
+from npucompose_replay.executor.native import Native
+from npucompose_replay.operands import storage_of
+from npucompose_replay.packed_weights import packed_in
+from npucompose_replay.plan import Plan
 
 
 def eager(subject: Subject) -> Ready:

@@ -29,7 +29,7 @@ def parts_of(model: str, size: str, passes: str) -> tuple[int, dict[str, float]]
 
     from npucompose.api import checked
     from npucompose.compose.session import Session
-    from npucompose.replay.captured_graph import CapturedGraph
+    from npucompose_replay.captured_graph import CapturedGraph
 
     torch.set_num_threads(1)
     live = Session(checked([f"model={model}", size, "mode=reduce-overhead", f"passes={passes}"]))

@@ -17,7 +17,7 @@ HEAD = """# What an NVIDIA GPU said
 
 Written by `python benchmarks/cuda_page.py` from `benchmarks/results/cuda-*.json`, which `make test-cuda` writes; no
 cell is by hand. What each claim is stands in [cuda.md](cuda.md#check-it-on-your-gpu) and
-`tests/targets/cuda/claims.py`.
+`packages/replay/tests/replay_tests/targets/cuda/claims.py`.
 """
 TIMED = """Microseconds of one call, from the record of one event to the next, the device idle before: median of 200
 calls in turns with all other ways, and its quartiles. *As fast as eager* is the ratio of the medians. *Its graph

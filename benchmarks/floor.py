@@ -15,13 +15,13 @@ from typing import Any
 import torch
 from attrs import frozen
 
-from npucompose.replay.captured_graph import CapturedGraph
-from npucompose.replay.executor import build
-from npucompose.replay.executor.native import Native
-from npucompose.replay.memory.arena import Memory
-from npucompose.replay.operands import flat
-from npucompose.replay.packed_weights import is_opaque
-from npucompose.replay.plan import PlanSlot, Step
+from npucompose_replay.captured_graph import CapturedGraph
+from npucompose_replay.executor import build
+from npucompose_replay.executor.native import Native
+from npucompose_replay.memory.arena import Memory
+from npucompose_replay.operands import flat
+from npucompose_replay.packed_weights import is_opaque
+from npucompose_replay.plan import PlanSlot, Step
 
 PRODUCTS = frozenset({"aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm"})
 MUCH = 64 << 10

@@ -86,8 +86,8 @@ def recordings(count: int, folder: Path) -> object:
     """Recordings of one small graph, all of which live."""
     import torch
 
-    from npucompose.replay.captured_graph import CapturedGraph
-    from tests.replay.capturing import traced
+    from npucompose_replay.captured_graph import CapturedGraph
+    from tests.graph_helpers import traced
 
     inputs = [torch.randn(4, 4)]
     graph = traced(lambda x: (x * 2).relu() + 1, *inputs)
@@ -106,7 +106,7 @@ def nodes(count: int, folder: Path) -> object:
     import torch
     from torch import fx
 
-    from npucompose.replay.captured_graph import CapturedGraph
+    from npucompose_replay.captured_graph import CapturedGraph
 
     graph = fx.Graph()
     node = graph.placeholder("x")

@@ -1,8 +1,8 @@
 """torch's operators through mode=max-autotune: `python -m benchmarks.op_db` writes docs/op_db.md.
 
 Each operator of torch's own samples (`op_db`) in a process of its own, one after the other, with a limit on time and
-memory: up to `--samples` samples, compiled, recorded, replayed on other values and compared (tests/targets/cpu/
-fused_operators.py says with what). What is known of an operator is written at once into
+memory: up to `--samples` samples, compiled, recorded, replayed on other values and compared
+(`fused_operators.py` of packages/replay says with what). What is known of an operator is written at once into
 benchmarks/results/op_db.json: started again, the script goes on where it stopped, and with more samples it judges those
 anew that had fewer; `--again wrong crashed` judges the operators of these kinds anew, `--only nn_functional_linear`
 some by their names. Nothing is timed but how long it took.
@@ -28,6 +28,7 @@ from typing import Any
 from tools import result_file
 
 ROOT = Path(__file__).resolve().parents[1]
+sys.path.append(str(ROOT / "packages" / "replay" / "tests"))  # whose samples of operators these are
 RESULTS = ROOT / "benchmarks" / "results" / "op_db.json"
 FAILED = ("wrong", "crashed", "out of time")
 SAMPLES, SECONDS, GIBIBYTES = 3, 300, 12
@@ -35,7 +36,7 @@ SAMPLES, SECONDS, GIBIBYTES = 3, 300, 12
 
 def found_of(name: str, most: int) -> dict[str, Any]:
     """What is known of an operator after up to `most` samples, from this process."""
-    from tests.targets.cpu.fused_operators import dtype_of, overall, verdicts
+    from replay_tests.targets.cpu.fused_operators import dtype_of, overall, verdicts
 
     samples = verdicts(name, most)
     found = overall(samples)
@@ -97,8 +98,8 @@ def prepare() -> list[str]:
     import torch._inductor.config as inductor
 
     import npucompose
-    from tests.replay.op_samples import BY_NAME
-    from tests.targets.cpu.fused_operators import CHOICES
+    from replay_tests.op_samples import BY_NAME
+    from replay_tests.targets.cpu.fused_operators import CHOICES
 
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)

@@ -30,11 +30,11 @@ from npucompose.errors import ConfigError
 from npucompose.measure.numerics import compare
 from npucompose.measure.timing import Samples, interleaved, paired_ratio
 from npucompose.models import MODELS
-from npucompose.replay.captured_graph import CapturedGraph
-from npucompose.replay.executor.native import Native
-from npucompose.replay.front.detached import DetachedHandle
-from npucompose.replay.plan import lent_inputs
+from npucompose.recorder import Handle
 from npucompose.table.modes import MODES as EVERY_MODE
+from npucompose_replay.captured_graph import CapturedGraph
+from npucompose_replay.executor.native import Native
+from npucompose_replay.plan import lent_inputs
 
 SMALL_US = 20.0
 NOT_SLOWER = 1.03
@@ -139,7 +139,7 @@ def measured(model: str, mode: str, passes: str, seconds: float, with_steps: boo
 
 
 def _with_native(
-    row: Row, captured: CapturedGraph, handle: DetachedHandle, arguments: tuple[Any, ...], with_steps: bool
+    row: Row, captured: CapturedGraph, handle: Handle, arguments: tuple[Any, ...], with_steps: bool
 ) -> Row:
     executor = captured.executor
     if not isinstance(executor, Native) or any(lent_inputs(captured.plan.steps)):
@@ -155,7 +155,7 @@ def _with_native(
     )
 
 
-def _p50(handle: DetachedHandle, arguments: tuple[Any, ...], calls: int) -> float:
+def _p50(handle: Handle, arguments: tuple[Any, ...], calls: int) -> float:
     samples: list[float] = []
     for _ in range(calls):
         begun = perf_counter_ns()
@@ -164,7 +164,7 @@ def _p50(handle: DetachedHandle, arguments: tuple[Any, ...], calls: int) -> floa
     return median(samples)
 
 
-def _front(handle: DetachedHandle, executor: Native, arguments: tuple[Any, ...], seconds: float) -> float:
+def _front(handle: Handle, executor: Native, arguments: tuple[Any, ...], seconds: float) -> float:
     """Median of (a call of the handle) - (the same kernels, right after it), in µs."""
     steps = list(range(len(executor.ways)))
     differences: list[float] = []

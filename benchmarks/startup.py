@@ -49,7 +49,7 @@ last_word()
 """
 EXTENSION = """
 import torch
-from npucompose.replay.executor import build
+from npucompose_replay.executor import build
 begun = clocks()
 build.load()
 done("extension load")
@@ -130,7 +130,7 @@ def environment_of(folder: Path | None) -> dict[str, str]:
     if folder is None:
         return dict(os.environ)
     from npucompose.machine import CACHE_VARIABLE, cache_dir
-    from npucompose.replay.executor import build
+    from npucompose_replay.executor import build
 
     build.load()  # and so it need not be built for this
     own = folder / "npucompose"

@@ -55,7 +55,7 @@ def _of_results(count: int) -> Callable[[], Any]:
     import torch
     from torch.fx.experimental.proxy_tensor import make_fx
 
-    from npucompose.replay.captured_graph import CapturedGraph
+    from npucompose_replay.captured_graph import CapturedGraph
 
     x = torch.ones(4)
     graph = make_fx(lambda x: [x + k for k in range(count)])(x)

@@ -32,7 +32,7 @@ from attrs import frozen
 HERE = Path(__file__).resolve().parent
 RESULTS = HERE / "results" / "tunings.json"
 PAGE = HERE.parent / "docs" / "tunings.md"
-TARGETS, REPLAY = "npucompose.targets", "npucompose.replay"
+TARGETS, REPLAY = "npucompose.targets", "npucompose_replay"
 TABLED = ("tiny_ops", "gpt_decode", "gpt_prefill", "minilm", "resnet18", "t5_step")
 SMALL = "hidden_size: 192, num_hidden_layers: 4, num_attention_heads: 6, intermediate_size: 512"
 UNTUNED = {
@@ -208,7 +208,7 @@ def measure(model: str, seconds: float, tunings: Sequence[str]) -> dict[str, Any
 
     from npucompose.machine import cache_dir
     from npucompose.measure.timing import interleaved, paired_ratio
-    from npucompose.replay.executor import build
+    from npucompose_replay.executor import build
 
     build.load()
     ours = performance_candidate("mode=max-autotune", "target.measuring=always")

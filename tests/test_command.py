@@ -373,8 +373,8 @@ def test_of_a_refused_run_nothing_is_left_but_what_others_put_there(
 def test_the_doctor_measures_kernels_only_where_it_is_asked_to(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from npucompose.replay.executor import calibration
     from npucompose.report import doctor
+    from npucompose_replay.executor import calibration
 
     measured: list[str] = []
     monkeypatch.setattr(doctor, "diagnose", lambda store: SimpleNamespace(exit_status=0))

@@ -24,7 +24,7 @@ from npucompose.errors import (
     users_line,
 )
 from npucompose.ops.definitions import UnsupportedArgument
-from npucompose.replay.gate import Refused
+from npucompose_replay.gate import Refused
 from tools.layout import product
 
 

@@ -28,7 +28,7 @@ from tools.layout import choices
 Golden = Callable[[str, str], None]
 GOLDEN = ROOT / "tests" / "golden"
 PAGE = ROOT / "docs" / "stability.md"
-OURS = ("npucompose", "airflow_free")
+OURS = ("npucompose", "npucompose_replay", "airflow_free")
 REVIEW = "# docs/stability.md promises these: a line that goes or changes is a break, which CHANGELOG.md names\n"
 
 

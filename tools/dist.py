@@ -16,7 +16,7 @@ from pathlib import Path
 from tools.layout import ROOT, packages
 
 CARRYING = {"HATCH_BUILD_HOOK_ENABLE_CUSTOM": "true"}
-"""Hatchling's own variable for tools/wheel_hook.py."""
+"""Hatchling's own variable for the `wheel_hook.py` of a package."""
 
 
 def make(folder: Path, project: Path = ROOT) -> tuple[Path, Path]:

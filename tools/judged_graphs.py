@@ -23,8 +23,8 @@ from torch._guards import TracingContext, tracing
 from torch.utils._pytree import tree_flatten
 
 import npucompose
-from npucompose.replay.operands import layout_of
 from npucompose.targets.input_sources import kind_of_source, sources_of
+from npucompose_replay.operands import layout_of
 
 Mode = Literal["reduce-overhead", "max-autotune"]
 Kind = Literal["right", "as inductor", "wrong", "refused", "skipped"]

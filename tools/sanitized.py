@@ -25,22 +25,22 @@ from pathlib import Path
 from attrs import frozen
 
 from npucompose.machine import CACHE_VARIABLE, cache_dir, compiler
-from npucompose.replay.executor.build import NAME
+from npucompose_replay.executor.compiling import NAME
 
 HERE = Path(__file__).resolve().parent
 SUPPRESSIONS = HERE / "thread_sanitizer.supp"
 SEEN_DELETES = HERE / "seen_deletes.cpp"
 OURS = f"{NAME}.so"
 
-BUILD = "from npucompose.replay.executor import build; build.file()"
+BUILD = "from npucompose_replay.executor import build; build.file()"
 """In a process before: a compiler that was started with a sanitizer's library would not live long."""
 COMMON = (
-    "tests/replay/executor/test_streams.py",
-    "tests/replay/executor/test_cores_of_streams.py",
-    "tests/replay/executor/test_thread_orders.py",
-    "tests/replay/test_common_memory.py",
-    "tests/replay/test_arena.py",
-    "tests/replay/test_random_strangers.py",
+    "packages/replay/tests/replay_tests/executor/test_streams.py",
+    "packages/replay/tests/replay_tests/executor/test_cores_of_streams.py",
+    "packages/replay/tests/replay_tests/executor/test_thread_orders.py",
+    "packages/replay/tests/replay_tests/test_common_memory.py",
+    "packages/replay/tests/replay_tests/test_arena.py",
+    "packages/replay/tests/replay_tests/test_random_strangers.py",
 )
 
 
@@ -76,26 +76,26 @@ ADDRESS = Sanitizer(
     begins=r"(?:ERROR: AddressSanitizer|runtime error):",
     tests=(
         *COMMON,
-        "tests/replay/executor/test_executor.py",
-        "tests/replay/executor/test_in_place_orders.py",
-        "tests/replay/executor/test_plan_trial.py",
-        "tests/replay/test_captured_graph.py",
-        "tests/replay/test_faults.py",
-        "tests/replay/test_gate.py",
-        "tests/replay/test_graph_cache.py",
-        "tests/replay/test_held_results.py",
-        "tests/replay/test_cached_plans.py",
-        "tests/replay/test_random_graphs.py",
-        "tests/replay/test_recorded_inputs.py",
-        "tests/replay/test_recorded_outputs.py",
-        "tests/replay/test_detached.py",
+        "packages/replay/tests/replay_tests/executor/test_executor.py",
+        "packages/replay/tests/replay_tests/executor/test_in_place_orders.py",
+        "packages/replay/tests/replay_tests/executor/test_plan_trial.py",
+        "packages/replay/tests/replay_tests/test_captured_graph.py",
+        "packages/replay/tests/replay_tests/test_faults.py",
+        "packages/replay/tests/replay_tests/test_gate.py",
+        "packages/replay/tests/replay_tests/test_graph_cache.py",
+        "packages/replay/tests/replay_tests/test_held_results.py",
+        "packages/replay/tests/replay_tests/test_cached_plans.py",
+        "packages/replay/tests/replay_tests/test_random_graphs.py",
+        "packages/replay/tests/replay_tests/test_recorded_inputs.py",
+        "packages/replay/tests/replay_tests/test_recorded_outputs.py",
+        "packages/replay/tests/replay_tests/test_detached.py",
         "tests/semantics/test_odd_tensors.py",
         "tests/semantics/test_threads.py",
     ),
     fast=(
-        "tests/replay/test_random_strangers.py",
-        "tests/replay/test_recorded_inputs.py",
-        "tests/replay/test_gate.py",
+        "packages/replay/tests/replay_tests/test_random_strangers.py",
+        "packages/replay/tests/replay_tests/test_recorded_inputs.py",
+        "packages/replay/tests/replay_tests/test_gate.py",
         "tests/semantics/test_odd_tensors.py",
     ),
     without=("the_thread_sanitizer", "a_capture_without_memory"),

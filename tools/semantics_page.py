@@ -8,7 +8,7 @@ from collections import Counter
 from importlib.metadata import version
 from pathlib import Path
 
-import npucompose.replay.state
+import npucompose_replay.state
 from npucompose.graphs.inherited import inherited_errors
 from tests.semantics.harness import CALLS
 from tests.semantics.refused import REFUSED, SENTENCES
@@ -149,7 +149,7 @@ def _linked(issue: int | None) -> str:
 
 def state() -> str:
     """The table in the module that has the rules."""
-    lines = (npucompose.replay.state.__doc__ or "").splitlines()
+    lines = (npucompose_replay.state.__doc__ or "").splitlines()
     return "\n".join(line for line in lines if line.startswith("|"))
 
 

@@ -137,7 +137,7 @@ def work(folder: Path, suite: str, mode: str, notes: Path) -> None:
     import torch._dynamo.eval_frame as eval_frame
     import torch._functorch.aot_autograd as aot
 
-    from npucompose.replay.executor import build
+    from npucompose_replay.executor import build
     from tools.judged_graphs import Judge
 
     resource.setrlimit(resource.RLIMIT_DATA, (MEMORY, MEMORY))

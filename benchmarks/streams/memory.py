@@ -17,14 +17,14 @@ from torch import fx
 from benchmarks.streams.goals import Goal, Part, say, table_of
 from npucompose import ops
 from npucompose.errors import PlanError
-from npucompose.replay.captured_graph import CapturedGraph
-from npucompose.replay.plan import Workers
 from npucompose.results.streams import Prediction
 from npucompose.schema.capabilities import Capabilities
 from npucompose.schema.sizes import MemoryBound
 from npucompose.schema.streams import Streams
 from npucompose.streams import apply, decision_of
 from npucompose.vendor.devices import cpu
+from npucompose_replay.captured_graph import CapturedGraph
+from npucompose_replay.plan import Workers
 from tests.sample_graphs import some_inputs
 from tests.streams.random_in_place import in_place_program
 

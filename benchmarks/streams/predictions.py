@@ -24,8 +24,8 @@ from rich.console import Console
 from benchmarks.streams.execution import handle, intra_op_threads, session
 from benchmarks.streams.goals import Goal, Part, say, shown, table_of
 from npucompose.compose.session import Session
-from npucompose.replay.executor.calibration import calibrate
 from npucompose.results.streams import gain_interval
+from npucompose_replay.executor.calibration import calibrate
 
 MODELS: Sequence[tuple[str, ...]] = (
     ("gpt_decode",),

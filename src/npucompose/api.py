@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, cast, overload
 
 from attrs import evolve
 
+from npucompose import recorder
 from npucompose.compose.check import Checked, check
 from npucompose.compose.engine import Materialised
 from npucompose.compose.engine import materialize as _materialize
@@ -24,8 +25,8 @@ if TYPE_CHECKING:
     from torch import nn
 
     from npucompose.compiled import CompiledFunction, CompiledModel, CompiledModule
+    from npucompose.recorder import FrozenWeights
     from npucompose.targets.backend import Backend, Notices
-    from npucompose.targets.frozen_weights import FrozenWeights
 
 Overrides = str | Sequence[str]
 """One choice, or a list of choices."""
@@ -145,9 +146,7 @@ def dynamo_backend(
 @cache
 def _watching(policy: str) -> FrozenWeights:
     """One for all graphs of `backend="npucompose"`: the next graph of a model is compiled by another backend object."""
-    from npucompose.targets.frozen_weights import FrozenWeights
-
-    return FrozenWeights(policy, shared=True)
+    return recorder.needed("weights cannot be frozen").frozen_weights(policy, shared=True)
 
 
 @cache

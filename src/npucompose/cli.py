@@ -212,9 +212,11 @@ def doctor(arguments: argparse.Namespace) -> int:
     from npucompose.report.doctor import diagnose, show
 
     if arguments.calibrate:
-        from npucompose.replay.executor.calibration import calibrate_again
+        from npucompose import recorder
 
-        if not calibrate_again():
+        if (found := recorder.installed()) is None:
+            raise ConfigError(f"the times of kernels are those of the native replayer: {recorder.MISSING}.")
+        if not found.calibrate():
             raise ConfigError("the times of kernels are those of the native replayer, and there is none here.")
     diagnosis = diagnose(default_store().root)
     show(diagnosis, as_json=arguments.json)

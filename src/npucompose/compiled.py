@@ -15,12 +15,13 @@ from torch import nn
 from torch._dynamo import OptimizedModule
 from torch._dynamo.eval_frame import DisableContext
 
+from npucompose import recorder
 from npucompose.compose.engine import translate_torch_errors
 from npucompose.errors import CaptureError
 
 if TYPE_CHECKING:
     from npucompose.compose.engine import Materialised
-    from npucompose.replay.front.detached import DetachedHandle, Outputs, Recapturing
+    from npucompose.recorder import Handle, Outputs, Recorder
     from npucompose.results.effective import Effective
     from npucompose.results.measured import CallStatistics
 
@@ -55,7 +56,7 @@ class CompiledModel:
         """How calls ran so far: replayed, captured, in another's place, eagerly. Detached handles do not count."""
         return self.materialised.backend.statistics
 
-    def detach(self, *args: Any, outputs: Outputs = "reuse", **kwargs: Any) -> DetachedHandle:
+    def detach(self, *args: Any, outputs: Outputs = "reuse", **kwargs: Any) -> Handle:
         """Compile and capture for these inputs (one call is made) and return the handle that replays directly.
 
         `outputs="reuse"`: the handle's next call overwrites its results, and warns once when it overwrites one that is
@@ -64,28 +65,24 @@ class CompiledModel:
         another grad, inference or autocast mode, or with a tensor of the module replaced by another, the handle raises
         SignatureError; `recapturing()` captures it.
         """
-        from npucompose.replay.front.detached import detach_call, modules_of
+        found = self._recorder()
+        return found.detach_call(lambda: self(*args, **kwargs), args, kwargs, model=self._original(), outputs=outputs)
 
-        self._check_captures()
-        modules = modules_of(self._original())
-        return detach_call(lambda: self(*args, **kwargs), args, kwargs, modules=modules, outputs=outputs)
-
-    def recapturing(self, outputs: Outputs = "reuse") -> Recapturing:
+    def recapturing(self, outputs: Outputs = "reuse") -> Callable[..., Any]:
         """Detached handles for as many signatures as come: a call of a new one is compiled, captured, then replayed.
 
         `outputs` as for `detach`. Raises CaptureError when this mode records nothing.
         """
-        from npucompose.replay.front.detached import Recapturing, modules_of
-
-        self._check_captures()
-        return Recapturing(self, modules=modules_of(self._original()), outputs=outputs)
+        return self._recorder().recapturing(self, model=self._original(), outputs=outputs)
 
     def _original(self) -> Callable[..., Any]:
         return self.model
 
-    def _check_captures(self) -> None:
+    def _recorder(self) -> Recorder:
+        found = recorder.needed("nothing is recorded that could be detached")
         if not self.materialised.backend.records:
             raise CaptureError(f"mode={self.materialised.experiment.mode.name} records nothing that could be detached.")
+        return found
 
 
 class CompiledFunction(CompiledModel):

@@ -25,8 +25,10 @@ MOVED = {
     "npucompose.file_commands": "npucompose.commands",
     "npucompose.passes.dual_batch": "npucompose_extras.dual_batch",
     "npucompose.profiles": "npucompose_devtools.profiles",
+    "npucompose.replay": "npucompose_replay",
     "npucompose.serving.vllm": "npucompose_vllm",
     "npucompose.sinking": "npucompose.npu.static_graph",
+    "npucompose.streams.pool": "npucompose.placement",
     "npucompose.targets.npu_offline.simulator": "npu_simulator",
     "npucompose.targets.torchair": "npucompose.npu.torchair",
 }

@@ -15,8 +15,10 @@ PACKAGES: Mapping[str, Mapping[str, tuple[str, ...]]] = {
         "search": ("optuna",),
         "tracker": ("mlflow", "tensorboard", "wandb"),
         "project": ("vllm", "vllm-ascend", "sglang"),
+        "dialect": ("cann-recipes-infer", "omni-infer", "vllm-ascend", "vllm", "sglang"),
         "reader of command lines": ("engines",),
     },
+    "replay": {"recorder": ("replay",)},
     "devtools": {
         "command": ("compare-dumps", "device-kit", "profile", "protocol", "sizes"),
         "reader of logs and dumps": ("artefacts",),

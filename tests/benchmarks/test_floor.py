@@ -10,12 +10,12 @@ import torch
 
 from benchmarks import floor as floors
 from benchmarks.floor import Floor, StepTime, by_operator
-from npucompose.replay.captured_graph import CapturedGraph
-from npucompose.replay.executor import build
-from npucompose.replay.executor.native import Native
-from npucompose.replay.memory.arena import Memory
-from tests.replay.capturing import traced
-from tests.replay.test_generated_code import Code
+from npucompose_replay.captured_graph import CapturedGraph
+from npucompose_replay.executor import build
+from npucompose_replay.executor.native import Native
+from npucompose_replay.memory.arena import Memory
+from replay_tests.test_generated_code import Code
+from tests.graph_helpers import traced
 
 
 def rounds(x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, ...]:

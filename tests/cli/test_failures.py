@@ -19,7 +19,7 @@ from failures import CASES, FILES, IN_A_WORKER
 from nursery import command
 
 from npucompose.cli import main
-from npucompose.replay.executor import build
+from npucompose_replay.executor import build
 from tests.docs.blocks import ALL, ROOT, Command, blocks
 
 OWN_LINE = {

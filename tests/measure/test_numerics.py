@@ -9,8 +9,8 @@ from attrs import asdict
 from hypothesis import given
 from hypothesis import strategies as st
 
+from npucompose.bits import same_bytes
 from npucompose.measure.numerics import combined, compare
-from npucompose.replay.operands import same_bytes
 from npucompose.results.measured import EXACT, TOLERANCES, Numerics, NumericTolerance, Share
 
 NAN = float("nan")

@@ -19,7 +19,7 @@ from npucompose.passes.base import Outcome
 from npucompose.passes.proof import DOES_NOT_FIT
 from npucompose.schema.adapt import Rewriting, RuleSet
 from npucompose.table.structure import structure
-from tests.replay.op_samples import BY_NAME, call_of
+from replay_tests.op_samples import BY_NAME, call_of
 from tests.sample_graphs import CAN
 from tools.layout import choices
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import Phase, given, seed, settings
 
-from npucompose.replay.captured_graph import CapturedGraph
+from npucompose_replay.captured_graph import CapturedGraph
 from tests.searches import examples
 from tests.semantics.fuzzing import SETTINGS, complaint
 from tests.semantics.programs import FUSED_WAYS, Program, programs

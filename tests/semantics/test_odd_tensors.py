@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.replay.odd_tensors import MAKERS, PLAIN, SHAPE
+from tests.odd_tensors import MAKERS, PLAIN, SHAPE
 from tests.semantics.rows import Row
 from tests.semantics.ways import WAYS, Way
 

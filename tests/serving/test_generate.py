@@ -18,9 +18,9 @@ from torch import Tensor
 
 import npucompose
 from npucompose.errors import ConfigError
-from npucompose.replay.front.graph_cache import GraphCache
-from npucompose.replay.interface import Admission
 from npucompose.results.effective import Effective
+from npucompose_replay.front.graph_cache import GraphCache
+from npucompose_replay.interface import Admission
 from npucompose_vllm.recipe import KEY
 
 HEAD = "# @package _global_\n# served\n"

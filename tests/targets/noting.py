@@ -10,7 +10,7 @@ import torch
 from attrs import frozen
 from torch import fx
 
-from npucompose.replay.interface import LowerRequest
+from npucompose.recorder import LowerRequest
 from npucompose.results.graphs import Partition
 from npucompose.results.measured import CallStatistics
 from npucompose.schema.capabilities import Capabilities

@@ -22,7 +22,7 @@ from npucompose.targets import backend as backend_module
 from npucompose.targets.compilation import Compilation
 from npucompose.targets.input_sources import kind_of_source, sources_of
 from npucompose.vendor.inductor import InductorOptions
-from tests.replay.capturing import traced
+from tests.graph_helpers import traced
 from tests.sample_graphs import mm_abs_sub
 from tests.targets.noting import CUT, MODE, Lowered, Noting, Passes, backend, begun, dynamos, named
 

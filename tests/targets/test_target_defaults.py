@@ -11,7 +11,7 @@ import torch
 from attrs import frozen
 
 from npucompose.errors import ConfigError
-from npucompose.replay.interface import LowerRequest
+from npucompose.recorder import LowerRequest
 from npucompose.targets import compilers
 from npucompose.targets.base import (
     NO_FOLDERS,
@@ -32,7 +32,8 @@ from npucompose.targets.vendor_compiled import (
     ge_facts,
 )
 from npucompose.vendor.compiler import CompilerOptions
-from tests.replay.capturing import built, request, traced
+from replay_tests.capturing import request
+from tests.graph_helpers import built, traced
 
 
 @frozen(kw_only=True)
@@ -108,7 +109,7 @@ def test_calls_are_profiled_by_torchs_own_profiler_on_the_cpu_and_by_the_devices
 def test_what_a_caller_has_inductor_do_comes_first(
     set_already: Any, then: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from npucompose.targets import inductor
+    from npucompose_replay.inductor import through as inductor
 
     monkeypatch.setattr(inductor, "inductor_config", SimpleNamespace(post_grad_custom_post_pass=set_already))
     ours: Any = "ours"

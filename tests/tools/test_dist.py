@@ -16,7 +16,7 @@ import tarfile
 import tempfile
 import venv
 import zipfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from importlib import metadata
 from pathlib import Path
 
@@ -46,14 +46,14 @@ class Installed:
     folder: Path
 
     @staticmethod
-    def from_distribution(made: Path, folder: Path, *builders: str) -> Installed:
+    def from_distributions(made: Sequence[Path], folder: Path, *builders: str) -> Installed:
         """`builders` make a wheel of an sdist: nothing is downloaded."""
         new = Installed(environment=folder / "venv", folder=folder)
         venv.create(new.environment, symlinks=True)
         new.link(*builders)
         python = str(new.environment / "bin" / "python")
         pip = [sys.executable, "-m", "pip", "--python", python, "install", "--quiet", "--no-deps", "--no-index"]
-        subprocess.run([*pip, "--no-build-isolation", str(made)], check=True, cwd=folder)
+        subprocess.run([*pip, "--no-build-isolation", *map(str, made)], check=True, cwd=folder)
         (own,) = metadata.distributions(name="npucompose", path=[str(new.packages)])
         wanted = map(Requirement, own.requires or ())
         new.link(*(one.name for one in wanted if one.marker is None or one.marker.evaluate({"extra": ""})))
@@ -98,8 +98,14 @@ def required(name: str, seen: dict[str, metadata.Distribution]) -> None:
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """The sdist and the wheel; the replayer is compiled for real, from what is in the sdist."""
+    """The sdist and the wheel of the core."""
     return dist.make(tmp_path_factory.mktemp("made") / "dist")
+
+
+@pytest.fixture(scope="module")
+def replay(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """The same of the recorder; the replayer is compiled for real, from what is in the sdist."""
+    return dist.make(tmp_path_factory.mktemp("replay") / "dist", dist.ROOT / "packages" / "replay")
 
 
 @pytest.fixture(scope="module")
@@ -113,13 +119,13 @@ def wheel(made: tuple[Path, Path]) -> Path:
 
 
 @pytest.fixture(scope="module")
-def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Installed:
-    return Installed.from_distribution(wheel, tmp_path_factory.mktemp("elsewhere"))
+def installed(wheel: Path, replay: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Installed:
+    return Installed.from_distributions((wheel, replay[1]), tmp_path_factory.mktemp("elsewhere"))
 
 
 @pytest.fixture(scope="module")
-def from_sdist(sdist: Path, tmp_path_factory: pytest.TempPathFactory) -> Installed:
-    return Installed.from_distribution(sdist, tmp_path_factory.mktemp("from_sdist"), "hatchling")
+def from_sdist(sdist: Path, replay: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Installed:
+    return Installed.from_distributions((sdist, replay[0]), tmp_path_factory.mktemp("from_sdist"), "hatchling")
 
 
 def packed(file: Path) -> dict[str, bytes]:
@@ -134,18 +140,27 @@ def packed(file: Path) -> dict[str, bytes]:
         return {name: content.read() for name, content in read.items() if content is not None}
 
 
-def test_the_wheel_has_the_tag_of_this_platform_and_all_that_runs_and_no_tests(wheel: Path) -> None:
+def test_the_recorders_wheel_has_the_tag_of_this_platform_and_carries_the_replayer(replay: tuple[Path, Path]) -> None:
     python = f"cp{sys.version_info.major}{sys.version_info.minor}"
-    assert wheel.name == f"npucompose-{__version__}-{python}-{python}-linux_{platform.machine()}.whl"
+    assert replay[1].name == f"npucompose_replay-{__version__}-{python}-{python}-linux_{platform.machine()}.whl"
+    names = packed(replay[1])
+    for wanted in (
+        r"npucompose_replay/executor/src/module\.cpp",
+        r"npucompose_replay/executor/prebuilt/torch-[^/]*/npucompose_native\.so",
+        r"npucompose_replay/executor/prebuilt/torch-[^/]*/npucompose_native\.sha256",
+    ):
+        assert any(re.fullmatch(wanted, name) for name in names), wanted
+    assert [name for name in names if re.search(r"(^|/)(tests/|test_[^/]*\.py$)", name)] == []
+
+
+def test_the_wheel_is_for_every_platform_and_has_all_that_runs_and_no_tests(wheel: Path) -> None:
+    assert wheel.name == f"npucompose-{__version__}-py3-none-any.whl"
     names = packed(wheel)
     for wanted in (
         r"npucompose/conf/config\.yaml",
         r"npucompose/report/templates/run\.html",
         r"npucompose/recipe/templates/script\.py\.jinja",
         r"npucompose/new_files/model\.py\.txt",
-        r"npucompose/replay/executor/src/module\.cpp",
-        r"npucompose/replay/executor/prebuilt/torch-[^/]*/npucompose_replay\.so",
-        r"npucompose/replay/executor/prebuilt/torch-[^/]*/npucompose_replay\.sha256",
         r"airflow_free/.*\.py",
         r"hydra_plugins/.*\.py",
     ):
@@ -191,7 +206,7 @@ def test_readmes_commands_run(words: tuple[str, ...], installed: Installed) -> N
 
 def test_where_the_wheel_does_not_fit_the_portable_replayer_runs_and_says_why(installed: Installed) -> None:
     """Another torch is another file of its library: what was compiled for this one is not loaded."""
-    (carried,) = (installed.packages / "npucompose/replay/executor/prebuilt").iterdir()
+    (carried,) = (installed.packages / "npucompose_replay/executor/prebuilt").iterdir()
     carried.rename(carried.with_name("torch-2.0.0-cp310-x86_64-0123456789ab"))
     try:
         done = installed.run("npucompose", "doctor")
@@ -203,17 +218,17 @@ def test_where_the_wheel_does_not_fit_the_portable_replayer_runs_and_says_why(in
         assert "no C++ compiler is installed" in capture["why_executor"]
         assert "is for torch-2.0.0-cp310-x86_64 and does not fit here." in capture["why_executor"]
     finally:
-        (installed.packages / "npucompose/replay/executor/prebuilt/torch-2.0.0-cp310-x86_64-0123456789ab").rename(
+        (installed.packages / "npucompose_replay/executor/prebuilt/torch-2.0.0-cp310-x86_64-0123456789ab").rename(
             carried
         )
 
 
 def test_a_torn_file_of_the_wheel_is_not_loaded(installed: Installed) -> None:
-    (carried,) = (installed.packages / "npucompose/replay/executor/prebuilt").glob("*/npucompose_replay.so")
+    (carried,) = (installed.packages / "npucompose_replay/executor/prebuilt").glob("*/npucompose_native.so")
     whole = carried.read_bytes()
     carried.write_bytes(whole[:5000])
     try:
-        script = "from npucompose.replay.executor import build; print(build.state().kind)"
+        script = "from npucompose_replay.executor import build; print(build.state().kind)"
         assert installed.run("python", "-c", script).stdout == "impossible\n"
     finally:
         carried.write_bytes(whole)
@@ -228,7 +243,7 @@ MADE_BY_RUNNING = re.compile(
 def test_the_sdist_is_what_git_has_and_nothing_that_was_made_by_running(sdist: Path) -> None:
     names = set(packed(sdist))
     assert [name for name in names if MADE_BY_RUNNING.search(name)] == []
-    for wanted in ("README.md", "CHANGELOG.md", "docs/stability.md", "conftest.py", "tools/wheel_hook.py"):
+    for wanted in ("README.md", "CHANGELOG.md", "docs/stability.md", "conftest.py", "packages/replay/wheel_hook.py"):
         assert wanted in names
     listed = subprocess.run(
         ["git", "ls-files", "--cached", "--others", "--exclude-standard"], cwd=dist.ROOT, capture_output=True, text=True
@@ -238,12 +253,14 @@ def test_the_sdist_is_what_git_has_and_nothing_that_was_made_by_running(sdist: P
     assert names - {"PKG-INFO"} == {name for name in listed.stdout.split() if (dist.ROOT / name).is_file()}
 
 
-def test_no_path_of_the_builder_is_in_either(sdist: Path, wheel: Path) -> None:
+def test_no_path_of_the_builder_is_in_any(sdist: Path, wheel: Path, replay: tuple[Path, Path]) -> None:
     """Torch's headers write their own path into each of their assertions, and a linker where it found what."""
     torch = Path(str(metadata.distribution("torch").locate_file("torch")))
     include = Path(sysconfig.get_path("include"))
     places = {dist.ROOT, torch, torch.resolve(), include, include.resolve(), Path(sys.prefix)}
-    contents = {f"{file.name}: {name}": content for file in (sdist, wheel) for name, content in packed(file).items()}
+    contents = {
+        f"{file.name}: {name}": content for file in (sdist, wheel, *replay) for name, content in packed(file).items()
+    }
     assert any(name.endswith(".so") for name in contents)
     for name, content in contents.items():
         assert [place for place in places if os.fsencode(place) in content] == [], name
@@ -270,23 +287,24 @@ def test_the_metadata_is_what_an_index_takes(sdist: Path, wheel: Path) -> None:
 
 
 def test_what_is_made_of_the_sdist_elsewhere_is_the_same_but_for_the_compiled_replayer(
-    wheel: Path, from_sdist: Installed
+    wheel: Path, replay: tuple[Path, Path], from_sdist: Installed
 ) -> None:
     def code(names: Iterable[str]) -> set[str]:
         return {name for name in names if "/prebuilt/" not in name and ".dist-info/" not in name}
 
-    (own,) = metadata.distributions(name="npucompose", path=[str(from_sdist.packages)])
-    there = {str(file) for file in own.files or () if file.parts[0] != ".." and "__pycache__" not in file.parts}
-    assert code(there) == code(packed(wheel))
+    for name, file in (("npucompose", wheel), ("npucompose_replay", replay[1])):
+        (own,) = metadata.distributions(name=name, path=[str(from_sdist.packages)])
+        there = {str(file) for file in own.files or () if file.parts[0] != ".." and "__pycache__" not in file.parts}
+        assert code(there) == code(packed(file))
     assert "Root-Is-Purelib: true" in (own.read_text("WHEEL") or "")
 
 
 def test_what_is_made_of_the_sdist_builds_the_replayer_once_and_runs_natively(
-    wheel: Path, from_sdist: Installed
+    replay: tuple[Path, Path], from_sdist: Installed
 ) -> None:
     """The compiler is a script that links to what the real one made of the same sources: `made`."""
     extension = from_sdist.folder / "made.so"
-    extension.write_bytes(next(content for name, content in packed(wheel).items() if name.endswith(".so")))
+    extension.write_bytes(next(content for name, content in packed(replay[1]).items() if name.endswith(".so")))
     compiler = from_sdist.folder / "c++"
     compiler.write_text(
         f"""#!/bin/sh
@@ -300,5 +318,55 @@ case "$1" in -shared) {shutil.which("cp")} {extension} "$last" ;; --version) ;; 
     assert first.returncode == 0, first.stderr
     report = json.loads((from_sdist.folder / "first" / "report.json").read_text())
     assert report["stages"]["capture"]["executor"] == "native"
-    (built,) = (from_sdist.folder / "cache" / "native").glob("*/npucompose_replay.so")
+    (built,) = (from_sdist.folder / "cache" / "native").glob("*/npucompose_native.so")
     assert built.read_bytes() == extension.read_bytes()
+
+
+def test_the_core_alone_explains_lists_reports_and_reads_recipes(installed: Installed) -> None:
+    """None of the packages is there."""
+    (installed.folder / "script.py").write_text(
+        "import torchair\nconfig = torchair.CompilerConfig()\nconfig.mode = 'max-autotune'\n"
+    )
+    alone = ("model=add", "mode=eager", "pipeline=check", "hydra.run.dir=alone")
+    for words, status in (
+        (("run", *alone), 0),
+        (("explain", "model=mm_abs_sub", "target=cpu", "target.soc=ascend910b"), 0),
+        (("list", "models"), 0),
+        (("list", "options"), 0),
+        (("recipe", "import", "script.py"), 0),
+        (("recipe", "eject", "model=add"), 0),
+        (("report", "alone"), 0),
+    ):
+        done = installed.run("npucompose", *words)
+        assert done.returncode == status, (words, done.stdout + done.stderr)
+        assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "package", "extra"),
+    [
+        (("run", "model=transformers"), "npucompose-extras", "extras"),
+        (("run", "passes=dual_batch_overlap"), "npucompose-extras", "extras"),
+        (("run", "tracker=mlflow"), "npucompose-extras", "extras"),
+        (("recipe", "export", "--to", "sglang"), "npucompose-extras", "extras"),
+        (("recipe", "import", "serve.sh"), "npucompose-extras", "extras"),
+        (("recipe", "import", "serve.yaml"), "npucompose-extras", "extras"),
+        (("profile", "check", "x.csv", "--soc", "a2"), "npucompose-devtools", "devtools"),
+        (("device-kit", "x.yaml"), "npucompose-devtools", "devtools"),
+        (("explain", "--log", "x.log"), "npucompose-devtools", "devtools"),
+        (("explain", "--vllm", "x.yaml"), "npucompose-vllm", "vllm"),
+        (("run", "+extensions.vllm.sizes=[1]"), "npucompose-vllm", "vllm"),
+    ],
+    ids=" ".join,
+)
+def test_the_core_alone_names_the_package_that_is_needed_and_the_line_that_installs_it(
+    words: tuple[str, ...], package: str, extra: str, installed: Installed
+) -> None:
+    (installed.folder / "serve.sh").write_text("vllm serve m --enforce-eager\n")
+    (installed.folder / "serve.yaml").write_text("additional_config: {ascend_compilation_config: {}}\n")
+    for name in ("x.csv", "x.yaml", "x.log"):
+        (installed.folder / name).write_text("a\n")
+    done = installed.run("npucompose", *words)
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert f"comes with {package}, which is not installed: pip install 'npucompose[{extra}]'." in done.stderr
+    assert "Traceback" not in done.stderr

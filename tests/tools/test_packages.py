@@ -22,6 +22,7 @@ from npucompose.experiment.tracking import TRACKERS
 from npucompose.models import MODELS
 from npucompose.passes import PASSES
 from npucompose.recipe import dialects
+from npucompose.recorder import RECORDERS
 from npucompose.registry import OURS, Registry
 from npucompose.schema.sections import SECTIONS
 from npucompose.targets.npu_offline.simulators import SIMULATORS
@@ -36,9 +37,11 @@ PROJECTS = {
 CORE = tomllib.loads((layout.ROOT / "pyproject.toml").read_text())["project"]
 REGISTRIES = (
     EXPLANATIONS,
+    dialects.DIALECTS,
     INSTALLED,
     MODELS,
     PASSES,
+    RECORDERS,
     SEARCHES,
     SECTIONS,
     SIMULATORS,

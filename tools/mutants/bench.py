@@ -17,7 +17,7 @@ from typing import Any
 from attrs import define, frozen
 
 from npucompose.machine import CACHE_VARIABLE, cache_dir, compiler
-from npucompose.replay.executor import build
+from npucompose_replay.executor import build
 from tools.layout import python_path
 from tools.mutants import objects, trees
 from tools.mutants.mutation import Mutation

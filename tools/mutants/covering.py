@@ -32,10 +32,10 @@ patch =
   _exit
   fork
 """
-NATIVE_CALLS = "src/npucompose/replay/executor/native.py"
+NATIVE_CALLS = "packages/replay/src/npucompose_replay/executor/native.py"
 """Whoever runs a function of that file runs C++."""
 UNSEEN = {
-    "src/npucompose/replay/executor/src/": "tests/replay/executor/",
+    "packages/replay/src/npucompose_replay/executor/src/": "packages/replay/tests/replay_tests/executor/",
     "packages/devtools/src/npucompose_devtools/device_kit/kit_files/": "packages/devtools/tests/device_kit/",
 }
 """{sources that run where coverage.py does not look, compiled or as copies elsewhere: tests that run them}."""

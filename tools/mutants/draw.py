@@ -18,27 +18,27 @@ SOURCES = {
     "src/npucompose": ("*.py", "*.cpp", "*.h"), "src/hydra_plugins": ("*.py",), "airflow_free": ("*.py",),
     **{f"packages/{package.name}/src": ("*.py", "*.cpp", "*.h") for package in packages()},
 }  # fmt: skip
-NATIVE = "src/npucompose/replay/executor/src"
+NATIVE = "packages/replay/src/npucompose_replay/executor/src"
 PRODUCT = "src/npucompose"
 PACKAGES: dict[str, tuple[str, ...]] = {
     "airflow_free": ("airflow_free",),
+    "replay, C++": (NATIVE,),
     **{f"packages/{package.name}": (f"packages/{package.name}",) for package in packages()},
     "experiment": (f"{PRODUCT}/experiment", "src/hydra_plugins"),
     "compose": tuple(f"{PRODUCT}/{name}" for name in ("compose", "input_safety.py", "registry.py")),
-    "replay, C++": (NATIVE,),
     "serving": (f"{PRODUCT}/serving",),
     "table, vendor": (f"{PRODUCT}/table", f"{PRODUCT}/vendor"),
     "schema, results": (f"{PRODUCT}/schema", f"{PRODUCT}/results"),
     **{name: (f"{PRODUCT}/{name}",) for name in (
         "npu/capture", "npu/static_graph", "npu/torchair", "graphs", "measure", "models", "ops", "passes", "recipe",
-        "report", "streams", "replay", "targets/npu_offline", "targets",
+        "report", "streams", "targets/npu_offline", "targets",
     )},
     "the front": (PRODUCT,),
 }  # fmt: skip
 """The first that fits is a file's package, so longer names stand before what they are part of."""
 
 AREAS: dict[str, tuple[str, ...]] = {
-    "replay": ("replay", "replay, C++"),
+    "replay": ("packages/replay", "replay, C++"),
     "targets": ("targets", "targets/npu_offline", "npu/torchair", "serving", "packages/vllm", "packages/simulator"),
     "streams": ("streams", "passes", "graphs"),
     "sinking and capture": ("npu/static_graph", "npu/capture"),

@@ -11,7 +11,7 @@ from tools.mutants.mutation import Mutation
 
 WAVES_S = (3.0, 15.0, 60.0)
 """Seconds of tests in the first waves; the last wave takes the rest."""
-BUILD = "from npucompose.replay.executor import build; build.file()"
+BUILD = "from npucompose_replay.executor import build; build.file()"
 UNSTEADY_AT_MOST = 5
 """Tests of one mutant that fail once and pass when run again; with more, the machine is no place to judge."""
 

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from attrs import frozen
 
-from npucompose.replay.interface import Captured, Lowered, LowerRequest
+from npucompose.recorder import Captured, Lowered, LowerRequest
 from npucompose.schema.capabilities import Capabilities
 from npucompose.table.options import option
 from npucompose.targets.base import ModeSupport, Target

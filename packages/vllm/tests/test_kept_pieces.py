@@ -15,11 +15,12 @@ from torch._inductor import config as inductor_config
 from torch._inductor.codecache import CppPythonBindingsCodeCache
 
 from npucompose.errors import ConfigError
-from npucompose.replay.front.contest import FUSED, UNFUSED
-from npucompose.replay.front.generated_cache import GeneratedCache
 from npucompose.results.winners import Winner
-from npucompose.targets import aot, inductor
-from npucompose.targets.winners import Winners
+from npucompose.targets import aot
+from npucompose_replay.front.contest import FUSED, UNFUSED
+from npucompose_replay.front.generated_cache import GeneratedCache
+from npucompose_replay.inductor import through as inductor
+from npucompose_replay.products.winners import Winners
 from npucompose_vllm.pieces import Piece, Unrecorded, compiled, restored
 from npucompose_vllm.recipe import Recipe, read
 from packages.vllm.tests.test_vllm_pieces import Caught, Untouched

@@ -17,7 +17,7 @@ from torch._inductor.custom_graph_pass import CustomGraphPass
 from torch.profiler import ProfilerActivity, profile
 
 import npucompose
-from npucompose.replay.front.detached import detach_call
+from npucompose_replay.front.detached import detach_call
 from npucompose_vllm.pieces import PIECES, Piece, Unrecorded, compiled, foretold_bytes, recorded_bytes
 from npucompose_vllm.recipe import read
 

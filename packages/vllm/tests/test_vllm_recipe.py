@@ -8,13 +8,14 @@ from typing import Any
 
 import pytest
 
+from npucompose import recorder
 from npucompose.compose import check as check_module
 from npucompose.compose.tree import compose
-from npucompose.errors import ConfigError
+from npucompose.errors import CaptureError, ConfigError
 from npucompose.experiment.job import Job
 from npucompose.models import MODELS
-from npucompose.replay.interface import Admission
-from npucompose_vllm.pieces import OnlyWatched, Unrecorded
+from npucompose_replay.interface import Admission
+from npucompose_vllm.pieces import Unrecorded
 from npucompose_vllm.recipe import Recipe, read, recipe_of
 from tests.lock_examples import locked_of
 
@@ -251,7 +252,7 @@ def test_another_torch_machine_recipe_or_source_is_another_key(tmp_path: Path, m
         assert (keys()[0] == first[0], keys()[1] == first[1]) == (False, True)
     monkeypatch.setattr(of_vllm, "code_digests", lambda packages, files: asked.append(packages) or {"a": "b"})
     assert keys()[0] != first[0]
-    assert asked == [(*of_vllm.RESULT_PACKAGES, "npucompose.serving", "npucompose_vllm"), ()]
+    assert asked == [(*of_vllm.RESULT_PACKAGES, "npucompose_replay", "npucompose.serving", "npucompose_vllm"), ()]
 
 
 def test_each_size_that_is_left_out_is_said_once_and_all_above_the_largest_together() -> None:
@@ -282,24 +283,21 @@ def test_of_no_sizes_the_first_that_comes_is_above_all_and_a_refusal_says_why() 
 def test_a_piece_records_a_size_once_and_runs_what_cannot_be_recorded(
     refused: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from npucompose.replay.front.detached import DetachedHandle
     from npucompose_vllm import pieces
 
     said: list[str] = []
     recorded: list[Any] = []
 
-    class Handle(DetachedHandle):
-        def __init__(self) -> None:
-            """Records nothing."""
-
+    class Handle:
         def __call__(self, *args: Any, **kwargs: Any) -> Any:
             return ("replayed", *args)
 
     def call_and_detach(compiled: Any, args: Any, kwargs: Any, *, outputs: str) -> Any:
         recorded.append((args, kwargs, outputs))
-        return compiled(*args), "it has a hook" if refused else Handle()
+        return compiled(*args), CaptureError("it has a hook") if refused else Handle()
 
-    monkeypatch.setattr(pieces, "call_and_detach", call_and_detach)
+    noting = SimpleNamespace(call_and_detach=call_and_detach, is_watched=lambda: False)
+    monkeypatch.setattr(recorder, "installed", lambda: noting)
     backend: Any = SimpleNamespace()
     piece = pieces.Piece(
         lambda *args: ("compiled", *args),
@@ -328,4 +326,4 @@ def test_what_recordings_take_counts_shared_memory_once() -> None:
 
 def test_no_size_that_the_recipe_does_not_name_earns_a_recording() -> None:
     assert Admission().admits("a size", 0.0, None)
-    assert not OnlyWatched().admits("a size", 0.0, None)
+    assert not Admission(only_watched=True).admits("a size", 0.0, None)

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from attrs import frozen
 
+from npucompose import recorder
 from npucompose.compose.session import Session
 from npucompose.npu.capture.budget import (
     BudgetQuestion,
@@ -17,7 +18,7 @@ from npucompose.npu.capture.budget import (
     capture_budget,
 )
 from npucompose.npu.capture.pool import UNKNOWN, PoolRequests, pool_bytes
-from npucompose.replay.memory.forecast import held_bytes
+from npucompose.recorder import PlannedRecording
 from npucompose.results.capture_budget import CaptureBudgetFacts, CaptureChange, CapturedSize, CaptureRange
 from npucompose.schema.experiment import Call, dimension_of
 from npucompose.targets.foretelling import ForetoldCall
@@ -146,8 +147,8 @@ def _facts(
         available=_range(found.available),
         certain=found.certain,
         possible=found.possible,
-        recorded_bytes=held_bytes(recordings, shared=True) if whole else None,
-        recorded_apart_bytes=held_bytes(recordings, shared=False) if whole else None,
+        recorded_bytes=_held(recordings, shared=True) if whole else None,
+        recorded_apart_bytes=_held(recordings, shared=False) if whole else None,
         why_not_recorded=why_not or next((one.why_none for one in made if one.why_none), None),
         unknown=(*found.unknown, *(UNKNOWN if question.nbytes else ())),
         changes=tuple(
@@ -160,6 +161,10 @@ def _facts(
             for change in found.changes
         ),
     )
+
+
+def _held(recordings: Sequence[PlannedRecording], *, shared: bool) -> int:
+    return recorder.needed("memory is not foretold").held_bytes(recordings, shared=shared)
 
 
 def _range(interval: Interval) -> CaptureRange:

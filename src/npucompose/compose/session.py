@@ -14,6 +14,7 @@ from attrs import evolve, frozen
 from torch import nn
 from torch._logging import set_logs  # pyright: ignore[reportPrivateImportUsage]
 
+from npucompose import recorder
 from npucompose.activity import doing
 from npucompose.compose.calls import apply_shapes, check_calls, unmarked, varied, with_loss
 from npucompose.compose.calls import step as training_step
@@ -32,7 +33,7 @@ from npucompose.errors import (
 from npucompose.machine import full_collections_put_off
 from npucompose.models.base import Built
 from npucompose.models.inputs import Bound, bind
-from npucompose.replay.front.detached import DetachedHandle, detach_call, modules_of
+from npucompose.recorder import Handle
 from npucompose.results.graphs import PassRecord
 from npucompose.results.measured import NumericTolerance, Overwrites
 from npucompose.results.record import CompileTimes
@@ -330,7 +331,7 @@ class Session:
 
     @cached_property
     @full_collections_put_off()
-    def detached(self) -> DetachedHandle | None:
+    def detached(self) -> Handle | None:
         """The handle that skips torch.compile's guards; None where nothing is captured, `why_attached` says why."""
         compiled = self.compiled  # so that the call that is detached only replays
         self.why_attached = self._why_attached()
@@ -340,11 +341,11 @@ class Session:
             inputs = self.inputs(0)
             call = self.bind(inputs)
             with torch.no_grad():  # as every call is made
-                return detach_call(
+                return recorder.needed("nothing is detached").detach_call(
                     lambda: self.call(compiled, inputs),
                     call.args,
                     dict(call.kwargs),
-                    modules=modules_of(self.built.module),
+                    model=self.built.module,
                 )
         except CaptureError as error:
             self.why_attached = str(error)
@@ -353,7 +354,9 @@ class Session:
     def _why_attached(self) -> str:
         """Why there can be no detached handle; empty where it can be tried."""
         if not self.materialised.backend.records:
-            return f"mode={self.experiment.mode.name} records nothing"
+            mode = self.experiment.mode.spec
+            missing = recorder.installed() is None and (mode.captures or mode.fuses)
+            return recorder.MISSING if missing else f"mode={self.experiment.mode.name} records nothing"
         if not self.checked.target.detaches:
             return f"target={self.checked.target.name}: its own compiler replays, from inside torch.compile"
         return self.steadiness.why_attached

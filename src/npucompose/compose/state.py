@@ -20,10 +20,10 @@ import torch
 from attrs import field, frozen
 from torch import nn
 
+from npucompose.bits import same_bytes
 from npucompose.errors import listed
 from npucompose.measure.numerics import compare
 from npucompose.models.inputs import mapped
-from npucompose.replay.operands import same_bytes
 from npucompose.results.measured import Numerics
 
 MISSING = object()

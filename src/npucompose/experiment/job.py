@@ -41,11 +41,12 @@ from npucompose.version import torch_warning
 LOG = "run.log"
 RESULT_PACKAGES = (
     "npucompose.ops", "npucompose.graphs", "npucompose.streams", "npucompose.npu.static_graph",
-    "npucompose.replay", "npucompose.targets", "npucompose.npu.torchair", "npucompose.compose",
-    "npucompose.measure", "npucompose.schema", "npucompose.table", "npucompose.vendor", "npucompose.results",
-    "npucompose.passes.base", "npucompose.passes.pipeline", "npucompose.passes.proof",
-    "npucompose.passes.metadata", "npucompose.passes.simplify", "npucompose.models.base",
-    "npucompose.models.layers", "npucompose.experiment.stages",
+    "npucompose.recorder", "npucompose.placement", "npucompose.bits", "npucompose.targets",
+    "npucompose.npu.torchair", "npucompose.compose", "npucompose.measure", "npucompose.schema",
+    "npucompose.table", "npucompose.vendor", "npucompose.results", "npucompose.passes.base",
+    "npucompose.passes.pipeline", "npucompose.passes.proof", "npucompose.passes.metadata",
+    "npucompose.passes.simplify", "npucompose.models.base", "npucompose.models.layers",
+    "npucompose.experiment.stages",
 )  # fmt: skip
 """Packages and modules whose source decides a result, beside the passes and the model that the experiment names."""
 

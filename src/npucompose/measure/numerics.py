@@ -152,7 +152,7 @@ def _kind(value: Any) -> str:
 
 
 def _compare_tensors(a: torch.Tensor, b: torch.Tensor, exact: bool, declared: NumericTolerance) -> _Leaf:
-    from npucompose.replay.operands import same_bytes
+    from npucompose.bits import same_bytes
 
     if a.dtype != b.dtype or a.shape != b.shape or a.layout != b.layout:
         return _failed(f"a {_kind(a)} against a {_kind(b)}" + (", another layout" if a.layout != b.layout else ""))

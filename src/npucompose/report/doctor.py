@@ -19,7 +19,7 @@ from typing import Any, cast
 from attrs import asdict, field, frozen
 
 from airflow_free.fresh_python import FIRST
-from npucompose import private
+from npucompose import private, recorder
 from npucompose.machine import CACHE_VARIABLE, cache_dir, compiler, cpu_model, usable_cores
 from npucompose.report.kernel_times import KernelTimes, in_words, kernel_times
 from npucompose.version import VERIFIED_TORCH, torch_warning
@@ -247,10 +247,8 @@ def targets(torch: Torch, machine: Machine) -> tuple[Usable, ...]:
 
 def native_replayer() -> str:
     """`built: /home/ada/.cache/…`, `not built: …`, `failed: …`, `impossible: …`. Builds nothing."""
-    from npucompose.replay.executor import build
-
-    found = build.state()
-    return f"{found.kind}: {found.words}"
+    found = recorder.installed()
+    return f"none: {recorder.MISSING}" if found is None else found.native_replayer()
 
 
 def _why_no_cuda(torch: Torch, machine: Machine) -> str:

@@ -7,6 +7,7 @@ from datetime import datetime, timedelta, timezone
 
 from attrs import frozen
 
+from npucompose import recorder
 from npucompose.report.words import as_count
 from npucompose.schema.cost_table import BUSY
 
@@ -31,10 +32,9 @@ class KernelTimes:
 
 def kernel_times() -> tuple[KernelTimes, ...]:
     """Those that are kept and hold here; measures nothing."""
-    from npucompose.replay.executor import tables
-
-    found = tables.kept()
-    return tuple(KernelTimes(threads=one.threads, created=one.created, spread=one.spread) for one in found)
+    found = recorder.installed()
+    tables = () if found is None else found.kernel_times()
+    return tuple(KernelTimes(threads=one.threads, created=one.created, spread=one.spread) for one in tables)
 
 
 def in_words(found: Sequence[KernelTimes]) -> str:

@@ -19,8 +19,8 @@ from math import ceil, inf
 
 from attrs import frozen
 
+from npucompose.placement import Interferes, MemoryBlock, aligned, interference, place
 from npucompose.streams import dag
-from npucompose.streams.pool import Interferes, MemoryBlock, aligned, interference, place
 
 Pair = tuple[int, int]
 """(recorder, waiter)."""

@@ -14,7 +14,7 @@ from torch._functorch._aot_autograd.utils import make_boxed_func
 from torch._guards import TracingContext
 
 from npucompose.errors import CaptureError
-from npucompose.replay.interface import LowerRequest, RunAsEager
+from npucompose.recorder import LowerRequest, RunAsEager
 from npucompose.streams import strip
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ def through_aot(backend: Backend, graph_module: fx.GraphModule, example_inputs: 
     """AOTAutograd for inference, then the passes, then `target.lower`."""
 
     def inference(aot: fx.GraphModule, inputs: Sequence[Any]) -> Any:
-        if backend.mode not in backend.target.modes:  # a plain mode: the target's check has let no other pass
+        if backend.target.leaves_as_passed(backend.mode):
             return as_passed(backend, aot, inputs)
         compilation = backend.rewrite(aot, inputs)
         begun = perf_counter()
@@ -79,6 +79,7 @@ def through_aot(backend: Backend, graph_module: fx.GraphModule, example_inputs: 
                 memory=backend.common_memory,
                 partial=backend.partial,
                 at_once=backend.records_at_once,
+                only_watched=backend.records_only_watched,
                 eager_at_hand=True,
             )
         )

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
+from npucompose import recorder
 from npucompose.errors import CompileError, NpuComposeError
 from npucompose.graphs import Snapshot
 from npucompose.graphs.describe import places
@@ -40,10 +41,10 @@ if TYPE_CHECKING:
 
     from npucompose.ops.forms import FormCheck
     from npucompose.passes.pipeline import PassPipeline
+    from npucompose.recorder import FrozenWeights
     from npucompose.targets.base import Target, VendorCompiler
     from npucompose.targets.compiled_calls import Repeated
     from npucompose.targets.foretelling import Foretelling
-    from npucompose.targets.frozen_weights import FrozenWeights
 
 UNCHANGED = InductorOptions()
 
@@ -116,6 +117,8 @@ class Backend:
         """What AOTAutograd takes apart in a graph that is only read."""
         self.records_at_once = False
         """Calls are made for the sake of their recordings: nobody asks whether one is worth it."""
+        self.records_only_watched = False
+        """A graph is recorded in calls that are watched, and in no other: whoever serves makes those."""
         self.loaded_before = 0
         """Graphs that the vendor's compiler had seen in this process when this backend was made."""
         self.calls_beyond = 0
@@ -169,9 +172,7 @@ class Backend:
     @cached_property
     def frozen(self) -> FrozenWeights:
         """Over the weights that graphs of this backend have as constants."""
-        from npucompose.targets.frozen_weights import FrozenWeights
-
-        return FrozenWeights(self.inductor.frozen_weights)
+        return recorder.needed("weights cannot be frozen").frozen_weights(self.inductor.frozen_weights)
 
     @property
     def statistics(self) -> CallStatistics:
@@ -252,11 +253,10 @@ class Backend:
         return noted
 
     def _while_tracing(self, compiled: Callable[..., Any]) -> Callable[..., Any]:
-        if not self.target.support(self.mode).fuses or not self.inductor.settings().get("freezing"):
+        found = recorder.installed() if self.target.support(self.mode).fuses else None
+        if found is None or not self.inductor.settings().get("freezing"):
             return compiled
-        from npucompose.targets.freezing import freezing_while_tracing
-
-        return freezing_while_tracing(compiled, self.frozen)
+        return found.freezing_while_tracing(compiled, self.frozen)
 
     def rewrite(self, graph_module: fx.GraphModule, example_inputs: Sequence[Any]) -> Compilation:
         """Run both pipelines on an AOT graph, in place, and keep the record."""

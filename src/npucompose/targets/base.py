@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 from attrs import evolve, frozen
 
 from npucompose.errors import ConfigError
-from npucompose.replay.interface import Lowered, LowerRequest
+from npucompose.recorder import Lowered, LowerRequest
 from npucompose.schema.capabilities import Capabilities
 from npucompose.table.modes import MODES
 from npucompose.table.options import option
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from torch import fx
 
     from npucompose.models.base import Built, Inputs
-    from npucompose.replay.memory.forecast import PlannedRecording
+    from npucompose.recorder import PlannedRecording
     from npucompose.results.graphs import Partition
     from npucompose.results.streams import StreamTimes, Timeline
     from npucompose.targets.compilation import Compilation
@@ -204,8 +204,11 @@ class Target(OptionalMethods, ABC):
 
     device_variable: ClassVar[str | None] = None
     """The environment variable that says which devices a process may see; None where there is but one."""
-    loaded: ClassVar[tuple[str, ...]] = ("torch",)
-    """Modules that a fork server loads before it forks workers for this target; no device is touched by that."""
+
+    @property
+    def loaded(self) -> tuple[str, ...]:
+        """Modules that a fork server loads before it forks workers for this target; no device is touched by that."""
+        return ("torch",)
 
     @property
     def device_index(self) -> int:
@@ -226,6 +229,10 @@ class Target(OptionalMethods, ABC):
             raise ConfigError(
                 f"mode={mode} cannot run on target={self.name}. Modes of this target: {', '.join(self.modes)}."
             )
+
+    def leaves_as_passed(self, mode: str) -> bool:
+        """Whether a graph is called as the passes left it: in a plain mode, of which `check` lets no other pass."""
+        return mode not in self.modes
 
     def sources(self) -> tuple[str, ...]:
         """Installed packages beside its own whose code decides what a run gives, by the names they are imported by."""

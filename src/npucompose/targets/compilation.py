@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from attrs import define, field
 
@@ -12,7 +12,7 @@ from npucompose.graphs import Snapshot
 from npucompose.graphs.effects import orders_streams
 from npucompose.graphs.inherited import PATTERNS, Inherited, seen_in
 from npucompose.npu.capture.counts import CaptureCounts, CaptureWay, counts_of
-from npucompose.replay.interface import Partitioned
+from npucompose.recorder import Partitioned
 from npucompose.results.graphs import Outside, Partition, PassRecord
 from npucompose.results.sinking import Failure
 from npucompose.results.streams import Decision, StreamAssignment
@@ -24,8 +24,7 @@ if TYPE_CHECKING:
     from torch import fx
 
     from npucompose.npu.static_graph import FxFacts
-    from npucompose.replay.interface import Lowered
-    from npucompose.targets.kept_code import KeptCode
+    from npucompose.recorder import Lowered
 
 
 @define(kw_only=True, eq=False)
@@ -64,8 +63,8 @@ class Compilation:
     """Why the vendor's compiler did not take the graph."""
     winners: Mapping[str, Winner] = field(factory=dict)
     """{part: who computes it and what was measured}, of what could be computed in several ways."""
-    code: KeptCode | None = None
-    """By what a later process finds the code that Inductor made of it; None where it cannot."""
+    code: Mapping[str, Any] | None = None
+    """By what a later process finds the code that Inductor made of it, in plain values; None where it cannot."""
 
     def settle(self) -> None:
         """Work out now what is read off the graph: somebody else is going to change it."""

@@ -1,4 +1,4 @@
-"""Calls of what torch.compile made: beyond Dynamo's versions, before a recording is due, counted.
+"""Calls of what torch.compile made: beyond Dynamo's versions, and counted.
 
 # Note [Beyond Dynamo's versions]
 torch keeps `torch._dynamo.config.recompile_limit` (8) versions of one function. The call for which it would make one
@@ -6,11 +6,6 @@ more raises under fullgraph, before anything of the function has run. From then 
 shapes=auto: what changes from call to call becomes a symbol, and one version serves the shapes that are left, with a
 recording for each signature where the mode records. A function that makes a version of its own all the same for every
 call (its code reads a size, or a number) runs eagerly when as many versions again are made.
-
-# Note [Calls without a recording]
-They run Dynamo's graph itself: the way through AOTAutograd is only worth a replay. AOTAutograd's wrapper looks at
-every input, and its graph calls, from Python, a kernel for each small step of what the model calls at once: a tenth to
-a third of a call that takes a millisecond. Dynamo's graph calls what the model calls.
 """
 
 from __future__ import annotations
@@ -18,20 +13,14 @@ from __future__ import annotations
 import functools
 import warnings
 from collections import Counter
-from collections.abc import Callable, Hashable, Mapping, Sequence
-from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import torch
 from attrs import define, field
 from torch._dynamo import config
 from torch._dynamo.exc import FailOnRecompileLimitHit, TorchDynamoException
 from torch.utils._pytree import tree_flatten
-
-from npucompose.replay.interface import watching
-
-if TYPE_CHECKING:
-    from npucompose.replay.front.graph_cache import GraphCache
 
 _UNLIMITED = 1 << 30
 _MOST_REMEMBERED = 4096
@@ -124,56 +113,3 @@ class Repeated:
         for (graph, _), runs in self._seen.items():
             found[graph] = max(runs, found.get(graph, 0))
         return {graph: runs for graph, runs in found.items() if runs > 1}
-
-
-class AsTraced:
-    """`call(*inputs)` of Dynamo's graph: `compiled(*inputs)`, or `traced(*inputs)` where `cache` would record nothing.
-
-    Both give the same bits: whoever makes one of these has seen to that. `moving` are the inputs that are no parameters
-    or buffers. See Note [Calls without a recording].
-    """
-
-    def __init__(
-        self, compiled: Callable[..., Any], traced: Callable[..., Any], cache: GraphCache, moving: Sequence[int]
-    ) -> None:
-        self._compiled, self._traced, self._cache, self._moving = compiled, traced, cache, moving
-        self._recorded: set[Hashable] = set()
-        self._some_are_not = False
-        self._last: Any = None
-
-    def __call__(self, *inputs: Any) -> Any:
-        if not self._some_are_not:
-            outputs = self._compiled(*inputs)
-            if self._cache.last is not self._last:  # not for each call that meets the recording of the one before
-                self._note(self._at_a_glance(inputs))
-            return outputs
-        if self._cache.segmented is not None:  # its parts have recordings
-            self._some_are_not = False
-            return self._compiled(*inputs)
-        glance = self._at_a_glance(inputs)
-        if glance in self._recorded:
-            outputs = self._compiled(*inputs)
-            self._note(glance)
-            return outputs
-        if self._cache.would_record(glance, inputs):
-            with watching(numbers=False):  # what is due now is recorded, whatever the cache's own glance at it may be
-                outputs = self._compiled(*inputs)
-            self._note(glance)
-            return outputs
-        begun = perf_counter()
-        outputs = self._traced(*inputs)
-        self._cache.ran_eagerly(glance, perf_counter() - begun)
-        return outputs
-
-    def _note(self, glance: Hashable) -> None:
-        """Whether the call that is over had a recording."""
-        self._last = self._cache.last
-        if self._last is None:
-            self._some_are_not = self._cache.segmented is None
-            self._recorded.discard(glance)
-        else:
-            self._recorded.add(glance)
-
-    def _at_a_glance(self, inputs: tuple[Any, ...]) -> Hashable:
-        values = [inputs[i] for i in self._moving]
-        return tuple([value.shape if isinstance(value, torch.Tensor) else value for value in values])

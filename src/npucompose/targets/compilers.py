@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
+from npucompose import recorder
 from npucompose.targets.aot import only_read, through_aot
 
 if TYPE_CHECKING:
@@ -25,6 +26,18 @@ class CompilesGraphs(Protocol):
 
 
 @runtime_checkable
+class LoadsCode(Protocol):
+    """A target for which code of an earlier process can be loaded."""
+
+    def restored(
+        self, backend: Backend, graph_module: fx.GraphModule, example_inputs: Sequence[Any], code: Mapping[str, Any]
+    ) -> Callable[..., Any] | None:
+        """As `compile`, of a graph whose code an earlier process made (`Compilation.code`), without compiling anything;
+        None where that cannot be."""
+        ...
+
+
+@runtime_checkable
 class Decomposes(Protocol):
     """A target whose compiler takes operators apart before the passes see a graph."""
 
@@ -41,10 +54,9 @@ def compiled(backend: Backend, graph_module: fx.GraphModule, example_inputs: Seq
         return only_read(backend, graph_module, example_inputs)
     if isinstance(target, CompilesGraphs):
         return target.compile(backend, graph_module, example_inputs)
-    if target.support(backend.mode).fuses:
-        from npucompose.targets.inductor import through_inductor
-
-        return through_inductor(backend, graph_module, example_inputs)
+    found = recorder.installed() if target.support(backend.mode).fuses else None
+    if found is not None:
+        return found.device(target).compile(backend, graph_module, example_inputs)
     return through_aot(backend, graph_module, example_inputs)
 
 

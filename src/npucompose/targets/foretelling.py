@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
+import torch
 from attrs import evolve, frozen
 from torch import fx
 
@@ -14,11 +15,10 @@ from npucompose.errors import CaptureError
 from npucompose.graphs.effects import group_of
 from npucompose.npu.capture.counts import CaptureCounts
 from npucompose.npu.capture.pool import PoolRequests, requests_of, symbols_in
-from npucompose.replay.memory.inputs import signature
-from npucompose.streams.pool import MemoryBlock, place
+from npucompose.placement import MemoryBlock, place
+from npucompose.recorder import PlannedRecording
 
 if TYPE_CHECKING:
-    from npucompose.replay.memory.forecast import PlannedRecording
     from npucompose.targets.compilation import Compilation
 
 Planned = Callable[[fx.GraphModule, Sequence[Any]], "PlannedRecording | None"]
@@ -53,11 +53,11 @@ class Foretelling:
         """`graph_module` as the passes left it; what is called is the same, to be stripped of its streams."""
         whole = fx.GraphModule(graph_module, copy.deepcopy(graph_module.graph))
         whole.meta.update(graph_module.meta)
-        seen: set[tuple[str, ...]] = set()
+        seen: set[tuple[Any, ...]] = set()
 
         def call(*inputs: Any) -> Any:
             begun = perf_counter()
-            key = signature(inputs)
+            key = tuple(map(_form, inputs))
             if key not in seen:
                 seen.add(key)
                 self.calls.append(_foretold(planned, compilation, whole, inputs))
@@ -65,6 +65,16 @@ class Foretelling:
             return graph_module.forward(*inputs)
 
         return call
+
+
+def _form(value: Any) -> Any:
+    """Equal for inputs that one recording may serve."""
+    if not isinstance(value, torch.Tensor):
+        return type(value).__name__, str(value)
+    try:
+        return value.dtype, value.device, value.shape, value.stride()
+    except RuntimeError:  # not every kind of tensor has both
+        return type(value), str(value.layout)
 
 
 def _foretold(
@@ -91,8 +101,6 @@ def _foretold(
 def recording_of(requests: PoolRequests) -> PlannedRecording:
     """The same as a target's own plan says, concluded from a graph without a run of it, and so not exact: kernels that
     need memory of their own, or that give results anew, show in a run only."""
-    from npucompose.replay.memory.forecast import PlannedRecording
-
     owner: list[int] = []
     for at, request in enumerate(requests.requests):
         owner.append(at if request.instead is None or request.last is None else owner[request.instead])

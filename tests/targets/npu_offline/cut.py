@@ -13,7 +13,7 @@ import torch
 
 import npucompose
 from npucompose.errors import NpuComposeError
-from tests.replay.cut_programs import PROGRAMS
+from tests.cut_programs import PROGRAMS
 
 if __name__ == "__main__":
     warnings.simplefilter("ignore")

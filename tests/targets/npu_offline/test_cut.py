@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import npucompose
-from tests.replay.cut_programs import PROGRAMS
+from tests.cut_programs import PROGRAMS
 from tests.targets.npu_offline.needs import in_a_process, offline
 
 

@@ -220,8 +220,8 @@ def test_a_change_elsewhere_moves_no_other_mutant():
 def test_every_source_belongs_to_one_package():
     packages = {draw.package_of(path) for path in draw.files(ROOT)}
     assert packages == set(draw.PACKAGES)
-    assert draw.package_of("src/npucompose/replay/executor/src/front.cpp") == "replay, C++"
-    assert draw.package_of("src/npucompose/replay/plan.py") == "replay"
+    assert draw.package_of("packages/replay/src/npucompose_replay/executor/src/front.cpp") == "replay, C++"
+    assert draw.package_of("packages/replay/src/npucompose_replay/plan.py") == "packages/replay"
     assert draw.package_of("src/npucompose/input_safety.py") == "compose"
     assert draw.package_of("src/npucompose/api.py") == "the front"
 

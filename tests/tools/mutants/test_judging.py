@@ -254,7 +254,10 @@ def test_of_what_no_test_can_tell_the_nearest_are_asked_alone():
 
 
 def test_a_compiled_source_has_the_tests_of_its_folder_and_those_that_call_its_executor(tmp_path: Path):
-    folder, cpp = tmp_path / "tests" / "replay", "src/npucompose/replay/executor/src/a.cpp"
+    folder = tmp_path / "packages" / "replay" / "tests" / "replay_tests"
+    cpp = "packages/replay/src/npucompose_replay/executor/src/a.cpp"
+    folder.mkdir(parents=True)
+    (tmp_path / "packages" / "replay" / "pyproject.toml").touch()
     covering = Map(tmp_path / "map", tmp_path)
     covering.place.mkdir()
     executor: dict[str, Any] = {tests_by_line.NATIVE_CALLS: {"7": [0]}}
@@ -262,7 +265,7 @@ def test_a_compiled_source_has_the_tests_of_its_folder_and_those_that_call_its_e
         (folder / file).parent.mkdir(parents=True, exist_ok=True)
         (folder / file).touch()
         told = {"tests": {f"{file}::test": ["passed", 1.0]}, "lines": lines}
-        covering._path(f"tests/replay/{file}").write_text(json.dumps(told))
+        covering._path(f"packages/replay/tests/replay_tests/{file}").write_text(json.dumps(told))
     chosen = covering.chosen(evolve(mutant("x = x - 1", "x = x"), path=cpp))
     assert [one.file.rpartition("/")[2] for one in chosen] == ["test_a.py", "test_b.py"]
 
@@ -374,9 +377,8 @@ def test_packages_of_the_sample_are_those_of_the_product():
 
 def test_the_nearest_tests_lie_in_the_folder_of_the_source_or_have_its_name():
     far = tests_by_line._far
-    assert far("src/npucompose/replay/executor/src/f.cpp", "tests/replay/executor/test_a.py") == 0
-    assert far("src/npucompose/replay/executor/src/f.cpp", "tests/replay/test_a.py") == 1
-    assert far("src/npucompose/replay/executor/src/f.cpp", "tests/report/test_a.py") == 2
+    cpp = "packages/replay/src/npucompose_replay/executor/src/f.cpp"
+    assert far(cpp, "packages/replay/tests/replay_tests/test_a.py") == 0 < far(cpp, "tests/report/test_a.py")
     assert far("airflow_free/store.py", "tests/airflow_free/kinds/test_a.py") == 0
     assert far("src/npucompose/api.py", "tests/test_api.py") < far("src/npucompose/api.py", "tests/report/test_api.py")
     assert far("src/npucompose/cli/lists.py", "tests/cli/test_shows.py") == 0

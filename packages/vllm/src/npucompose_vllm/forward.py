@@ -13,8 +13,9 @@ from typing import Any
 
 from torch import nn
 
-from npucompose.errors import SignatureError
-from npucompose.replay.front.detached import DetachedHandle, call_and_detach
+from npucompose import recorder
+from npucompose.errors import CaptureError, SignatureError
+from npucompose.recorder import Handle
 
 _MOVES = frozenset({
     "RESUME", "PUSH_NULL", "PRECALL", "KW_NAMES", "NOP", "LOAD_FAST", "LOAD_METHOD", "LOAD_ATTR", "LOAD_CONST",
@@ -55,8 +56,9 @@ class RecordedForward:
     def __init__(self, runner: Any, sizes: Iterable[int], skipped: Callable[[], bool]) -> None:
         self._runner, self._forward, self._skipped = runner, runner._model_forward, skipped
         self._model: nn.Module = runner.model
+        self._recorder = recorder.needed("steps are not recorded")
         self._sizes = frozenset(sizes)
-        self._handles: dict[int, DetachedHandle] = {}
+        self._handles: dict[int, Handle] = {}
 
     def __call__(self, **inputs: Any) -> Any:
         given = inputs.get("input_ids")
@@ -73,8 +75,8 @@ class RecordedForward:
         return self._runner.model is self._model and not _has_hooks(self._model) and not self._skipped()
 
     def _recorded(self, tokens: int, inputs: dict[str, Any]) -> Any:
-        result, handle = call_and_detach(self._forward, (), inputs, modules=self._model.modules(), outputs="keep")
-        if isinstance(handle, DetachedHandle) and handle.unwatched == 0:
+        result, handle = self._recorder.call_and_detach(self._forward, (), inputs, model=self._model, outputs="keep")
+        if not isinstance(handle, CaptureError) and handle.unwatched == 0:
             self._handles[tokens] = handle
         else:  # its piece, which is given all tensors in each call, replays it, or says why it does not
             self._sizes -= {tokens}

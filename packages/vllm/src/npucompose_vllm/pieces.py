@@ -14,19 +14,15 @@ from weakref import WeakSet
 import torch
 from torch import fx
 
+from npucompose import recorder
 from npucompose.compose.engine import materialize
-from npucompose.errors import SignatureError
+from npucompose.errors import CaptureError, SignatureError
 from npucompose.npu.capture.pool import requests_of, symbolic_sizes
 from npucompose.passes.pipeline import PassPipeline, Records
-from npucompose.replay.front.detached import DetachedHandle, call_and_detach
-from npucompose.replay.front.graph_cache import GraphCache
-from npucompose.replay.interface import Admission, is_watched, watchers
-from npucompose.replay.memory.forecast import PlannedRecording, held_bytes
-from npucompose.table.structure import facts_of, of_facts
+from npucompose.recorder import Handle, PlannedRecording
 from npucompose.targets.backend import Backend
+from npucompose.targets.compilers import LoadsCode
 from npucompose.targets.foretelling import recording_of
-from npucompose.targets.kept_code import KeptCode
-from npucompose.targets.restored_code import LoadsCode
 from npucompose_vllm.recipe import Recipe
 
 
@@ -36,13 +32,6 @@ class Lowering(Protocol):
     def lower(self, graph: fx.Graph) -> None:
         """Make of the engine's own operators those that run."""
         ...
-
-
-class OnlyWatched(Admission):
-    """No call gets a recording by itself: a recipe names the sizes that do, and their calls are watched."""
-
-    def admits(self, signature: Any, cost_s: float, used_last: int | None) -> bool:
-        return False
 
 
 class Unrecorded:
@@ -94,7 +83,7 @@ def foretold_bytes(pieces: Iterable[Piece], sizes: Sequence[int]) -> int | None:
         for graph in (one.graph_module.graph for piece in known for one in piece.backend.compilations):
             symbols = {size_of.node.expr for size_of in symbolic_sizes(graph)}
             planned.append(recording_of(requests_of(graph, dict.fromkeys(symbols, size))))
-    return held_bytes(planned, shared=True) if planned else None
+    return recorder.needed("memory is not foretold").held_bytes(planned, shared=True) if planned else None
 
 
 class Piece:
@@ -110,11 +99,13 @@ class Piece:
         """`compiled` runs any size of its graph; `other` those that are not recorded."""
         self.compiled, self.other, self.backend, self.unrecorded = compiled, other, backend, unrecorded
         self._sizes = frozenset(unrecorded.sizes)
-        self._handles: dict[int, DetachedHandle] = {}
+        self._handles: dict[int, Handle] = {}
+        self._recorder = recorder.needed("a piece is not recorded")
+        self._is_watched = self._recorder.is_watched
         PIECES.add(self)
 
     def __call__(self, *args: Any) -> Any:
-        if watchers and is_watched():  # somebody else makes a handle of this call: a static-graph wrapper
+        if self._is_watched():  # somebody else makes a handle of this call: a static-graph wrapper
             return self.compiled(*args)
         tokens = next((arg for arg in args if type(arg) is int), 0)
         handle = self._handles.get(tokens)
@@ -127,8 +118,8 @@ class Piece:
         return self.other(*args)
 
     def _recorded(self, tokens: int, args: tuple[Any, ...]) -> Any:
-        result, handle = call_and_detach(self.compiled, args, {}, outputs="keep")
-        if isinstance(handle, DetachedHandle):
+        result, handle = self._recorder.call_and_detach(self.compiled, args, {}, outputs="keep")
+        if not isinstance(handle, CaptureError):
             self._handles[tokens] = handle
         else:
             self._sizes -= {tokens}
@@ -139,7 +130,7 @@ class Piece:
     def code(self) -> Mapping[str, Any] | None:
         """By what `restored` finds the code of this piece in a later process, in plain values; None where it cannot."""
         found = [compilation.code for compilation in self.backend.compilations]
-        return facts_of(found[0]) if len(found) == 1 and found[0] is not None else None
+        return found[0] if len(found) == 1 else None
 
     def recordings(self) -> Sequence[Mapping[str, Any]]:
         """The facts of its recordings: `seconds`, `kernels`, `pool_bytes`, …"""
@@ -187,16 +178,16 @@ def restored(
     where its code is not to be had."""
     from torch._inductor import config as inductor_config
 
-    kept = of_facts(KeptCode, code, where="code")
     backend = _backend(recipe, memory)
     target = backend.target
     with inductor_config.patch(dict(settings)):
-        called = target.restored(backend, graph, example_inputs, kept) if isinstance(target, LoadsCode) else None
+        called = target.restored(backend, graph, example_inputs, code) if isinstance(target, LoadsCode) else None
     return None if called is None else _piece(recipe, graph, called, backend, unrecorded)
 
 
 def _backend(recipe: Recipe, memory: Any) -> Backend:
     backend = materialize(recipe.checked).backend
+    backend.records_only_watched = True  # a recipe names the sizes, and their calls are watched
     if memory is not None:
         backend.common_memory = memory
     return backend
@@ -205,9 +196,6 @@ def _backend(recipe: Recipe, memory: Any) -> Backend:
 def _piece(
     recipe: Recipe, graph: fx.GraphModule, called: Callable[..., Any], backend: Backend, unrecorded: Unrecorded
 ) -> Piece:
-    for compilation in backend.compilations:
-        if isinstance(compilation.lowered, GraphCache):
-            compilation.lowered.admission = OnlyWatched()
     other = graph.forward if recipe.options.general == "eager" else called
     return Piece(called, other, backend, unrecorded)
 

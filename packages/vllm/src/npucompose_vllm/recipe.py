@@ -80,7 +80,9 @@ class Recipe:
         return digest(
             {
                 "recipe": values_of(self.checked),
-                "sources": self._sources(*RESULT_PACKAGES, "npucompose.serving", "npucompose_vllm"),
+                "sources": self._sources(
+                    *RESULT_PACKAGES, *self.checked.target.sources(), "npucompose.serving", "npucompose_vllm"
+                ),
                 "torch": installed_version("torch"),
                 "machine": dict(self.checked.target.identity()),
             }

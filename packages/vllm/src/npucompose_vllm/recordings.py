@@ -12,8 +12,9 @@ from vllm.forward_context import (  # pyright: ignore[reportMissingImports]
 )
 from vllm.logger import init_logger  # pyright: ignore[reportMissingImports]
 
-from npucompose.errors import SignatureError
-from npucompose.replay.front.detached import DetachedHandle, call_and_detach
+from npucompose import recorder
+from npucompose.errors import CaptureError, SignatureError
+from npucompose.recorder import Handle
 
 logger = init_logger("vllm.npucompose")
 
@@ -28,7 +29,8 @@ class RecordedGraph:
 
     def __init__(self, runnable: Callable[..., Any], vllm_config: Any, runtime_mode: Any, **_: Any) -> None:
         self.runnable, self.vllm_config, self.runtime_mode = runnable, vllm_config, runtime_mode
-        self._handles: dict[Any, DetachedHandle | None] = {}
+        self._recorder = recorder.needed("a graph is not recorded")
+        self._handles: dict[Any, Handle | None] = {}
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.runnable, name)
@@ -53,8 +55,8 @@ class RecordedGraph:
         return self._recorded(batch, args, kwargs)
 
     def _recorded(self, batch: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        result, handle = call_and_detach(self.runnable, args, kwargs, outputs="keep")
-        if isinstance(handle, DetachedHandle):
+        result, handle = self._recorder.call_and_detach(self.runnable, args, kwargs, outputs="keep")
+        if not isinstance(handle, CaptureError):
             self._handles[batch] = handle
         else:
             self._handles[batch] = None

@@ -168,15 +168,16 @@ def _made(name: Way, generation: Generation, compile_steps: Compile, live: Sessi
 
 def _replayed(generation: Generation, loop: GreedyLoop, live: Session) -> Iterator[tuple[str, _Made]]:
     """Both recordings called without the guards of torch.compile, where that can be."""
+    from npucompose import recorder
     from npucompose.errors import CaptureError
-    from npucompose.replay.front.detached import detach_call, modules_of
 
-    if not (live.materialised.backend.records and live.checked.target.detaches):
+    found = recorder.installed()
+    if found is None or not (live.materialised.backend.records and live.checked.target.detaches):
         return
     modules = (generation.prefill, generation.decode)
     try:
         handles = [
-            detach_call(partial(step, *args), args, {}, modules=modules_of(module))
+            found.detach_call(partial(step, *args), args, {}, model=module)
             for module, (step, args) in zip(modules, loop.steps(), strict=True)
         ]
         replays = GreedyLoop.of(generation, *handles)

@@ -18,7 +18,7 @@ from npucompose.errors import CompileError, ConfigError, listed
 from npucompose.npu.torchair import config, facts
 from npucompose.npu.torchair.config import MODES, TorchairMode
 from npucompose.npu.torchair.running import counts_of, watch
-from npucompose.replay.interface import Lowered, LowerRequest
+from npucompose.recorder import Lowered, LowerRequest
 from npucompose.results.effective import Effective
 from npucompose.results.sinking import NpuFacts
 from npucompose.schema.capabilities import Capabilities
