@@ -15,6 +15,7 @@ PACKAGES: Mapping[str, Mapping[str, tuple[str, ...]]] = {
         "search": ("optuna",),
         "tracker": ("mlflow", "tensorboard", "wandb"),
         "project": ("vllm", "vllm-ascend", "sglang"),
+        "dialect": ("cann-recipes-infer", "omni-infer", "vllm-ascend", "vllm", "sglang"),
         "reader of command lines": ("engines",),
     },
     "replay": {"recorder": ("replay",)},

@@ -320,3 +320,53 @@ case "$1" in -shared) {shutil.which("cp")} {extension} "$last" ;; --version) ;; 
     assert report["stages"]["capture"]["executor"] == "native"
     (built,) = (from_sdist.folder / "cache" / "native").glob("*/npucompose_native.so")
     assert built.read_bytes() == extension.read_bytes()
+
+
+def test_the_core_alone_explains_lists_reports_and_reads_recipes(installed: Installed) -> None:
+    """None of the packages is there."""
+    (installed.folder / "script.py").write_text(
+        "import torchair\nconfig = torchair.CompilerConfig()\nconfig.mode = 'max-autotune'\n"
+    )
+    alone = ("model=add", "mode=eager", "pipeline=check", "hydra.run.dir=alone")
+    for words, status in (
+        (("run", *alone), 0),
+        (("explain", "model=mm_abs_sub", "target=cpu", "target.soc=ascend910b"), 0),
+        (("list", "models"), 0),
+        (("list", "options"), 0),
+        (("recipe", "import", "script.py"), 0),
+        (("recipe", "eject", "model=add"), 0),
+        (("report", "alone"), 0),
+    ):
+        done = installed.run("npucompose", *words)
+        assert done.returncode == status, (words, done.stdout + done.stderr)
+        assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "package", "extra"),
+    [
+        (("run", "model=transformers"), "npucompose-extras", "extras"),
+        (("run", "passes=dual_batch_overlap"), "npucompose-extras", "extras"),
+        (("run", "tracker=mlflow"), "npucompose-extras", "extras"),
+        (("recipe", "export", "--to", "sglang"), "npucompose-extras", "extras"),
+        (("recipe", "import", "serve.sh"), "npucompose-extras", "extras"),
+        (("recipe", "import", "serve.yaml"), "npucompose-extras", "extras"),
+        (("profile", "check", "x.csv", "--soc", "a2"), "npucompose-devtools", "devtools"),
+        (("device-kit", "x.yaml"), "npucompose-devtools", "devtools"),
+        (("explain", "--log", "x.log"), "npucompose-devtools", "devtools"),
+        (("explain", "--vllm", "x.yaml"), "npucompose-vllm", "vllm"),
+        (("run", "+extensions.vllm.sizes=[1]"), "npucompose-vllm", "vllm"),
+    ],
+    ids=" ".join,
+)
+def test_the_core_alone_names_the_package_that_is_needed_and_the_line_that_installs_it(
+    words: tuple[str, ...], package: str, extra: str, installed: Installed
+) -> None:
+    (installed.folder / "serve.sh").write_text("vllm serve m --enforce-eager\n")
+    (installed.folder / "serve.yaml").write_text("additional_config: {ascend_compilation_config: {}}\n")
+    for name in ("x.csv", "x.yaml", "x.log"):
+        (installed.folder / name).write_text("a\n")
+    done = installed.run("npucompose", *words)
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert f"comes with {package}, which is not installed: pip install 'npucompose[{extra}]'." in done.stderr
+    assert "Traceback" not in done.stderr

@@ -37,6 +37,7 @@ PROJECTS = {
 CORE = tomllib.loads((layout.ROOT / "pyproject.toml").read_text())["project"]
 REGISTRIES = (
     EXPLANATIONS,
+    dialects.DIALECTS,
     INSTALLED,
     MODELS,
     PASSES,

@@ -198,6 +198,8 @@ def read(data: Any, name: str, vllm_ascend: str | None = None, texts: Mapping[st
     `vllm_ascend` is that project's version where one is asked for; `texts` are files that may say one, {name: text}.
     """
     settings = Settings(flat=flattened(data) if isinstance(data, Mapping) else {})
+    if not DIALECTS.names():
+        DIALECTS.get(VLLM_ASCEND, name)  # refused with the package that has it
     dialects = sorted(DIALECTS.every().values(), key=lambda dialect: -dialect.priority)
     for dialect in dialects:
         sections = [at for key in dialect.keys if (at := _section_of(key, settings.flat)) is not None]
