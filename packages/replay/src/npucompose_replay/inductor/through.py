@@ -195,8 +195,8 @@ def _gave_up(error: Exception) -> str:
 
 
 def _raised_in_freezing(error: Exception) -> bool:
-    """Whether torch's own step that makes constants of weights cannot take the graph, as of a convolution with a padding
-    that is a symbol (torch 2.13)."""
+    """Whether torch's own step that makes constants of weights cannot take the graph: a convolution with a padding that
+    is a symbol (torch 2.13)."""
     return any(frame.f_code.co_filename == freezing.__file__ for frame, _ in traceback.walk_tb(error.__traceback__))
 
 
