@@ -62,7 +62,7 @@ def row(op: str, way: str, path: int) -> dict[str, Any]:
     from npucompose.compose.tree import compose
     from npucompose.errors import ConfigError
     from npucompose.experiment.explain import explained
-    from npucompose.sinking import diagnose
+    from npucompose.npu.static_graph import diagnose
 
     head = {"op": op, "lengths": way, "path": path}
     try:
@@ -84,7 +84,7 @@ def row(op: str, way: str, path: int) -> dict[str, Any]:
 
 
 def _loaded() -> Sequence[Any]:
-    from npucompose.targets.torchair.facts import LOADED
+    from npucompose.npu.torchair.facts import LOADED
 
     return LOADED
 

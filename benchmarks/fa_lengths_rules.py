@@ -48,7 +48,7 @@ def wanted_of(one: Mapping[str, Any], verdict: Mapping[str, Any]) -> dict[str, A
 
 
 def _table() -> Mapping[int, tuple[str, str, str]]:
-    from npucompose.sinking.verdicts import BY_PATH
+    from npucompose.npu.static_graph.verdicts import BY_PATH
 
     return BY_PATH
 

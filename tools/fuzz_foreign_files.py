@@ -9,6 +9,7 @@ away or ask for anything outside: all runs under strace, the witness. Exit statu
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import io
 import os
 import random
@@ -231,6 +232,9 @@ def main() -> int:
         return int(bool(rounds(kind, int(count), int(seed))))
     if not trace.is_there():
         print("strace, the witness, is not installed.", file=sys.stderr)
+        return 2
+    if importlib.util.find_spec("safetensors") is None:
+        print("safetensors, whose files are changed and read, is not installed: make extras.", file=sys.stderr)
         return 2
     counts = {"ledgers": given.ledgers, "tensors": given.tensors}
     found = [witnessed(kind, count, given.seed) for kind, count in counts.items()]

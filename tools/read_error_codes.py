@@ -1,4 +1,4 @@
-"""Read the error codes of a checkout of hicann/runtime into src/npucompose/capture/error_codes.json.
+"""Read the error codes of a checkout of hicann/runtime into src/npucompose/npu/capture/error_codes.json.
 
     python -m tools.read_error_codes RUNTIME           # a clone, or a repository without a work tree; its HEAD is read
 
@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from npucompose.capture.codes import DATA
+from npucompose.npu.capture.codes import DATA
 from tools.repositories import git
 
 HEADERS = (

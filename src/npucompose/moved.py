@@ -19,6 +19,7 @@ MOVED = {
     "npucompose.accuracy": "npucompose_devtools.accuracy",
     "npucompose.capture.deployment": "npucompose_devtools.capture_sizes.deployment",
     "npucompose.capture.protocol": "npucompose_devtools.protocol",
+    "npucompose.capture": "npucompose.npu.capture",
     "npucompose.capture_sizes": "npucompose_devtools.capture_sizes",
     "npucompose.experiment.device_kit": "npucompose_devtools.device_kit",
     "npucompose.file_commands": "npucompose.commands",
@@ -26,10 +27,12 @@ MOVED = {
     "npucompose.profiles": "npucompose_devtools.profiles",
     "npucompose.replay": "npucompose_replay",
     "npucompose.serving.vllm": "npucompose_vllm",
+    "npucompose.sinking": "npucompose.npu.static_graph",
     "npucompose.streams.pool": "npucompose.placement",
     "npucompose.targets.npu_offline.simulator": "npu_simulator",
+    "npucompose.targets.torchair": "npucompose.npu.torchair",
 }
-"""{name until 0.2: name now}."""
+"""{name until 0.2: name now}; what lies below another name stands before it."""
 GONE_IN = "0.3"
 
 

@@ -8,12 +8,12 @@ from typing import Any
 import torch
 from torch import nn
 
-from npucompose.capture import CaptureMode, CaptureQuestion, CaptureRuntime, Seen, judge
-from npucompose.capture.breaks import recorded_breaks
-from npucompose.capture.devices import simulated
-from npucompose.capture.machine import SimulatedMachine
-from npucompose.capture.reading import read
-from npucompose.capture.watch import called, watching
+from npucompose.npu.capture import CaptureMode, CaptureQuestion, CaptureRuntime, Seen, judge
+from npucompose.npu.capture.breaks import recorded_breaks
+from npucompose.npu.capture.devices import simulated
+from npucompose.npu.capture.machine import SimulatedMachine
+from npucompose.npu.capture.reading import read
+from npucompose.npu.capture.watch import called, watching
 from npucompose.results.capture import CaptureLegality
 
 

@@ -11,7 +11,8 @@ from attrs import evolve
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from npucompose.capture.budget import (
+from npucompose.errors import ConfigError
+from npucompose.npu.capture.budget import (
     CASCADE,
     CASCADE_RESERVE,
     BudgetQuestion,
@@ -21,8 +22,7 @@ from npucompose.capture.budget import (
     _own_streams,
     capture_budget,
 )
-from npucompose.capture.fitting import Amounts, largest_set
-from npucompose.errors import ConfigError
+from npucompose.npu.capture.fitting import Amounts, largest_set
 from npucompose.vendor.devices import device_of
 from tests.searches import examples
 

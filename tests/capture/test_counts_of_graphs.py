@@ -12,7 +12,7 @@ from torch import fx
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from npucompose import scope
-from npucompose.capture.counts import CaptureCounts, CaptureWay, counts_of
+from npucompose.npu.capture.counts import CaptureCounts, CaptureWay, counts_of
 
 STREAMS = CaptureWay(closed_by="stream")
 

@@ -11,9 +11,6 @@ import pytest
 import torch
 from attrs import evolve
 
-from npucompose.capture.budget import BudgetQuestion, CaptureBudget, Interval, capture_budget
-from npucompose.capture.counts import CaptureCounts
-from npucompose.capture.pool import PoolRequests
 from npucompose.compose import budget as foretelling
 from npucompose.compose import capture
 from npucompose.compose.budget import SizedCall, _graphs, sizes_of
@@ -21,6 +18,9 @@ from npucompose.compose.capture import Traced, _budget, capture_of
 from npucompose.compose.check import check
 from npucompose.compose.session import Session
 from npucompose.compose.tree import compose
+from npucompose.npu.capture.budget import BudgetQuestion, CaptureBudget, Interval, capture_budget
+from npucompose.npu.capture.counts import CaptureCounts
+from npucompose.npu.capture.pool import PoolRequests
 from npucompose.report.capture import budget_lines
 from npucompose.results.capture import CaptureLegality
 from npucompose.results.capture_budget import CaptureBudgetFacts

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, fx
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from npucompose.capture.in_place import without_kernel
+from npucompose.npu.capture.in_place import without_kernel
 from npucompose.results.capture import CaptureFinding
 
 OPTION = "npugraph_ex.inplace_pass=false"

@@ -12,8 +12,8 @@ import pytest
 import torch
 from torch import nn
 
-from npucompose.capture.calls import calls
-from npucompose.capture.rules import rules
+from npucompose.npu.capture.calls import calls
+from npucompose.npu.capture.rules import rules
 from npucompose.results.capture import CaptureLegality
 from tests.capture.seeded import captured
 

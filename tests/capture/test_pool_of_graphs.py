@@ -13,8 +13,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
 
-from npucompose.capture.allocator import SMALL_SEGMENT
-from npucompose.capture.pool import (
+from npucompose.npu.capture.allocator import SMALL_SEGMENT
+from npucompose.npu.capture.pool import (
     LEAST,
     LIBRARY_WORKSPACE,
     MOST,

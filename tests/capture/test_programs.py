@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from npucompose.capture import CaptureRuntime, rules
+from npucompose.npu.capture import CaptureRuntime, rules
 from npucompose.results.capture import CaptureLegality
 from tests.capture.programs import Program, programs
 from tests.capture.seeded import captured

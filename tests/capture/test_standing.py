@@ -6,10 +6,10 @@ import pytest
 import torch
 from torch import fx, nn
 
-from npucompose.capture import CAPTURE_MODES, CaptureQuestion, CaptureRule, CaptureRuntime, Seen, judge, rules
-from npucompose.capture.codes import error_codes
-from npucompose.capture.reading import read
 from npucompose.errors import ConfigError
+from npucompose.npu.capture import CAPTURE_MODES, CaptureQuestion, CaptureRule, CaptureRuntime, Seen, judge, rules
+from npucompose.npu.capture.codes import error_codes
+from npucompose.npu.capture.reading import read
 from tests.capture.programs import programs
 from tests.capture.seeded import captured
 from tests.capture.test_capture_legality import PrintsText

@@ -73,7 +73,7 @@ def artefacts(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         lambda path: asked.append(path) or FileFacts(sinking=f"of {path}"),  # type: ignore[arg-type]
     )
     monkeypatch.setattr(
-        "npucompose.sinking.with_artefacts",
+        "npucompose.npu.static_graph.with_artefacts",
         lambda facts, told: asked.append((facts, told)) or attrs.evolve(FACTS, product="with"),
     )
     monkeypatch.setattr(explain, "explain", lambda composed: Explanation(asked={"m": "a"}, sinking=FACTS,

@@ -16,10 +16,10 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
+from npucompose.npu.torchair.config import write
 from npucompose.recipe import of_config
 from npucompose.recipe.vendor_options import Package, attributes, patterns_of
 from npucompose.targets.npu_offline.option_trees import load_configs
-from npucompose.targets.torchair.config import write
 from npucompose.vendor.compiler import CompilerOptions
 from npucompose.vendor.versions import tree_of
 

@@ -41,8 +41,8 @@ def _experiment(session: Any) -> dict[str, Any]:
 
 def _said_by(config: Any) -> dict[str, Any]:
     """The object's own as_dict(), whole, and every leaf: as_dict() leaves most of them out."""
+    from npucompose.npu.torchair.config import read
     from npucompose.recipe.vendor_options import attributes, patterns_of
-    from npucompose.targets.torchair.config import read
 
     leaves = attributes("torchair" if hasattr(config, "ge_config") else "npugraph_ex").values()
     held = {leaf.path: read(config, leaf) for leaf in leaves if leaf.kind != "pool" and leaf.set_by != "passes"}
@@ -55,8 +55,8 @@ def _facts(mode: str) -> list[dict[str, Any]]:
     if mode != "max-autotune":
         return []
 
+    from npucompose.npu.torchair import facts
     from npucompose.table.structure import facts_of
-    from npucompose.targets.torchair import facts
 
     return [facts_of(facts.graph_facts(loaded)) for loaded in facts.LOADED]
 

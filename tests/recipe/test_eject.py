@@ -21,6 +21,7 @@ from npucompose import api
 from npucompose.compose.session import Session
 from npucompose.errors import ConfigError
 from npucompose.graphs import printed
+from npucompose.npu.torchair.config import node_filter
 from npucompose.passes.base import Pass
 from npucompose.passes.simplify import Cse
 from npucompose.recipe import carried, eject
@@ -30,7 +31,6 @@ from npucompose.recipe.freeze import freeze, freezing_session
 from npucompose.schema.capabilities import Capabilities
 from npucompose.schema.experiment import CompileKeywords, Experiment, Shapes
 from npucompose.targets.null_device import NullDevice
-from npucompose.targets.torchair.config import node_filter
 from npucompose.vendor.compiler import EVERY_LEAF
 from npucompose.vendor.versions import genuine_tree
 from npucompose.version import __version__

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given, settings
 
 from npucompose.errors import ConfigError
+from npucompose.npu.torchair.config import node_filter
 from npucompose.recipe import of_config
 from npucompose.recipe.vendor_options import Unread
 from npucompose.schema.experiment import Experiment
-from npucompose.targets.torchair.config import node_filter
 from npucompose.vendor.compiler import LEAVES
 from tests.recipe.fakes import FakeConfig
 from tests.recipe.importing import experiments

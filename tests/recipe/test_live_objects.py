@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from npucompose.errors import ConfigError
+from npucompose.npu.torchair.config import node_filter
 from npucompose.recipe import of_config, vendor_options
 from npucompose.recipe.vendor_options import Unread, attributes, group_of, set_option, translated
-from npucompose.targets.torchair.config import node_filter
 
 
 def config_with(**options: Any) -> SimpleNamespace:

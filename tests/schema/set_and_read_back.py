@@ -20,9 +20,9 @@ from npucompose import ops
 from npucompose.compose.check import check
 from npucompose.compose.engine import materialize
 from npucompose.compose.tree import compose
+from npucompose.npu.torchair.config import PREFIX, read, write
 from npucompose.table.modes import NPUGRAPH_EX
 from npucompose.targets.npu_offline.option_trees import load_configs
-from npucompose.targets.torchair.config import PREFIX, read, write
 from npucompose.vendor.compiler import CompilerOptions
 from npucompose.vendor.option_specs import OptionSpec
 from npucompose.vendor.versions import REFERENCE, tree_of

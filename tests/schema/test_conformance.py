@@ -15,10 +15,10 @@ import pytest
 from nursery import command
 
 from npucompose.compose.tree import compose
+from npucompose.npu.torchair.config import node_filter
 from npucompose.targets.npu_offline.option_trees import leaves_of, live_tree, read_tree
 from npucompose.targets.npu_offline.wheel import fetch, pinned
 from npucompose.targets.npu_offline.wheel import version as wheel_version
-from npucompose.targets.torchair.config import node_filter
 from npucompose.vendor.compiler import EVERY_LEAF, LEAVES, CompilerOptions, illegal_in_mode
 from npucompose.vendor.option_specs import INT64_MAX, OptionSpec, VendorOption, differences, stored_path
 from npucompose.vendor.versions import genuine_tree, known, tree_of, versions

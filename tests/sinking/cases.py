@@ -6,9 +6,9 @@ from typing import Any
 
 from attrs import evolve
 
+from npucompose.npu.static_graph import Change, GeFacts
+from npucompose.npu.static_graph.facts import OpArgument
 from npucompose.results.sinking import Failure
-from npucompose.sinking import Change, GeFacts
-from npucompose.sinking.facts import OpArgument
 from tests.sinking.made import Asked, about, graph, number, op, own, tensor
 
 SINK = "ge.tiling_schedule_optimize"

@@ -6,11 +6,11 @@ from typing import Any
 
 from attrs import asdict, evolve, frozen
 
+from npucompose.npu.static_graph import FxFacts, GeFacts, OperatorTable, SinkingQuestion, shipped_table
+from npucompose.npu.static_graph.facts import Input, Op, OpArgument
+from npucompose.npu.static_graph.operators import Product
 from npucompose.results.sinking import SinkingFacts
 from npucompose.schema.experiment import Operator
-from npucompose.sinking import FxFacts, GeFacts, OperatorTable, SinkingQuestion, shipped_table
-from npucompose.sinking.facts import Input, Op, OpArgument
-from npucompose.sinking.operators import Product
 from npucompose.vendor.wheel_operators import operators, overload_of
 
 TABLE = shipped_table()

@@ -8,8 +8,13 @@ from typing import Any
 import pytest
 import torch._dynamo.convert_frame
 
+from npucompose.npu.static_graph.recompiles import (
+    AdviceContext,
+    Recompilation,
+    explain_recompilation,
+    recorded_recompilations,
+)
 from npucompose.schema.experiment import Call, Shapes
-from npucompose.sinking.recompiles import AdviceContext, Recompilation, explain_recompilation, recorded_recompilations
 
 TELLER: Any = torch._dynamo.convert_frame
 DYNAMIC, STATIC = Shapes(dynamic=True), Shapes(dynamic=False)

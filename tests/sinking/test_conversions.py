@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 from attrs import evolve
 
-from npucompose.capture import rules
+from npucompose.npu.capture import rules
+from npucompose.npu.static_graph import diagnose
+from npucompose.npu.static_graph.conversions import ADAPTED, NUMBERS, OF_FIXED_SIZE, OTHER, OUTSIDE, taken_instead
+from npucompose.npu.static_graph.facts import Op
+from npucompose.npu.static_graph.verdicts import _doubted
 from npucompose.results.sinking import SinkingFacts, SinkingVerdict, Undecided
 from npucompose.schema.adapt import Rewriting
-from npucompose.sinking import diagnose
-from npucompose.sinking.conversions import ADAPTED, NUMBERS, OF_FIXED_SIZE, OTHER, OUTSIDE, taken_instead
-from npucompose.sinking.facts import Op
-from npucompose.sinking.verdicts import _doubted
 from npucompose.vendor import wheel_operators
 from npucompose.vendor.converter_conditions import GIVEN, by_place
 from npucompose.vendor.wheel_operators import WheelLists, listing, name_of, operators, versions

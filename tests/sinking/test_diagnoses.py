@@ -9,13 +9,13 @@ import pytest
 from attrs import evolve
 
 from npucompose.errors import ConfigError
+from npucompose.npu.static_graph import diagnose, not_compiled, shipped_table, with_artefacts
+from npucompose.npu.static_graph.diagnosis import TITLES
+from npucompose.npu.static_graph.facts import Op
+from npucompose.npu.static_graph.operators import dynamic_ops, geared, uses
+from npucompose.npu.static_graph.verdicts import static_parts
 from npucompose.results.sinking import Blame, DiagnosisStep, Failure, SinkingFacts, SinkingVerdict
 from npucompose.schema.experiment import Operator
-from npucompose.sinking import diagnose, not_compiled, shipped_table, with_artefacts
-from npucompose.sinking.diagnosis import TITLES
-from npucompose.sinking.facts import Op
-from npucompose.sinking.operators import dynamic_ops, geared, uses
-from npucompose.sinking.verdicts import static_parts
 from tests.sinking.cases import CASES
 from tests.sinking.made import GE, QUESTION, SMALL, TABLE, graph, op, own, told
 

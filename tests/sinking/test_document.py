@@ -9,8 +9,8 @@ import pytest
 
 from npucompose.cli import main
 from npucompose.compose.conf import conf_dir
-from npucompose.sinking import shipped_table
-from npucompose.sinking.verdicts import BY_PATH
+from npucompose.npu.static_graph import shipped_table
+from npucompose.npu.static_graph.verdicts import BY_PATH
 from tests.targets.npu_offline.needs import offline
 
 pytestmark = pytest.mark.usefixtures("warm_workers")

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from npucompose.compose.tree import compose
-from npucompose.sinking.verdicts import BY_PATH
+from npucompose.npu.static_graph.verdicts import BY_PATH
 from tests.npu.place import ROOT, process
 from tests.sinking.asked import asked
 from tests.targets.npu_offline.needs import offline

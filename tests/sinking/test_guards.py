@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from npucompose.sinking.recompiles import Guard, guard_of
+from npucompose.npu.static_graph.recompiles import Guard, guard_of
 
 ARGUMENTS = ("x", "y", "lens", "times")
 DUCK = "duck sizing added this equality because these variables had the same size 4"

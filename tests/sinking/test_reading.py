@@ -14,9 +14,9 @@ from torch._dynamo.source import AttrSource, LocalSource
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
 
-from npucompose.sinking.facts import FxFacts, Input, Op, OpArgument
-from npucompose.sinking.reading import argument_of, read
-from npucompose.sinking.verdicts import numbers
+from npucompose.npu.static_graph.facts import FxFacts, Input, Op, OpArgument
+from npucompose.npu.static_graph.reading import argument_of, read
+from npucompose.npu.static_graph.verdicts import numbers
 
 aten = torch.ops.aten
 TRACE = '  File "/somewhere/model.py", line 7, in forward\n    return x * 2\n'

@@ -18,9 +18,14 @@ from attrs import evolve, field, frozen
 from npucompose.compose.calls import apply_shapes, check_calls, unmarked, varied
 from npucompose.compose.engine import translate_torch_errors
 from npucompose.errors import CompileError
+from npucompose.npu.static_graph.recompiles import (
+    AdviceContext,
+    Recompilation,
+    explain_recompilation,
+    recorded_recompilations,
+)
 from npucompose.results.record import Recompile
 from npucompose.schema.experiment import Call, Shapes
-from npucompose.sinking.recompiles import AdviceContext, Recompilation, explain_recompilation, recorded_recompilations
 
 
 def scaled(x: torch.Tensor) -> torch.Tensor:

@@ -8,11 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from npucompose.errors import ConfigError
+from npucompose.npu.static_graph import diagnose
+from npucompose.npu.static_graph.facts import Input, Op, OpArgument
+from npucompose.npu.static_graph.operators import uses
+from npucompose.npu.static_graph.verdicts import static_parts
 from npucompose.schema.experiment import Operator
-from npucompose.sinking import diagnose
-from npucompose.sinking.facts import Input, Op, OpArgument
-from npucompose.sinking.operators import uses
-from npucompose.sinking.verdicts import static_parts
 from tests.sinking.asked import asked
 from tests.sinking.made import GE, QUESTION, TABLE, chain, graph, op
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from npucompose.targets.torchair import config
+from npucompose.npu.torchair import config
 from tests.targets.torchair_fakes import Packages
 
 

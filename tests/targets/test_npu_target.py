@@ -13,10 +13,10 @@ import torch
 
 from npucompose.errors import ConfigError
 from npucompose.models.base import Built
+from npucompose.npu.torchair import config, facts, target
 from npucompose.table.modes import ACLGRAPH, GE, NPUGRAPH_EX
 from npucompose.targets import npu
 from npucompose.targets.npu import CANN_VARIABLES, NpuTarget
-from npucompose.targets.torchair import config, facts, target
 
 
 class Npu(SimpleNamespace):

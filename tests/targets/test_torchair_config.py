@@ -12,13 +12,13 @@ import torch._dynamo.variables.streams
 import torch.distributed
 
 from npucompose.errors import ConfigError
+from npucompose.npu.static_graph import conversions as converters
+from npucompose.npu.torchair import config, refusals
+from npucompose.npu.torchair.config import node_filter
 from npucompose.results.graphs import Outside
 from npucompose.results.sinking import Undecided
 from npucompose.schema.adapt import Compose, FillArgs
-from npucompose.sinking import conversions as converters
 from npucompose.table.modes import ACLGRAPH, GE, NPUGRAPH_EX
-from npucompose.targets.torchair import config, refusals
-from npucompose.targets.torchair.config import node_filter
 from npucompose.vendor.compiler import LEAVES
 from tests.passes.adapted_samples import rules_of
 from tests.targets.torchair_fakes import MODES, NO_CONVERTER, Asked, Packages, Tree

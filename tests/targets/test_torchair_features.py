@@ -12,9 +12,9 @@ import torch
 import torch.distributed
 
 from npucompose.errors import ConfigError
+from npucompose.npu.torchair import config, facts
+from npucompose.npu.torchair.hooks import PassHooks
 from npucompose.table.modes import NPUGRAPH_EX
-from npucompose.targets.torchair import config, facts
-from npucompose.targets.torchair.hooks import PassHooks
 from tests.targets.torchair_fakes import Backend, Packages, Pipeline
 
 # Beside torch.compile.

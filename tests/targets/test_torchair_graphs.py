@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import torch
 
-from npucompose.targets.torchair import facts
-from npucompose.targets.torchair.facts import Loaded
+from npucompose.npu.torchair import facts
+from npucompose.npu.torchair.facts import Loaded
 
 # GE graphs.
 

@@ -9,7 +9,7 @@ import torch
 from torch import fx
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from npucompose.targets.torchair.refusals import separate_overlaps
+from npucompose.npu.torchair.refusals import separate_overlaps
 
 X = torch.arange(8.0)
 

@@ -11,11 +11,11 @@ import pytest
 import torch
 from attrs import evolve
 
+from npucompose.npu.torchair import config, facts, hooks
+from npucompose.npu.torchair.target import TorchairTarget
 from npucompose.passes.pipeline import PassPipeline
 from npucompose.passes.replace import Pattern, Replace
 from npucompose.table.modes import ACLGRAPH, GE, NPUGRAPH_EX
-from npucompose.targets.torchair import config, facts, hooks
-from npucompose.targets.torchair.target import TorchairTarget
 from tests.sample_graphs import CAN
 from tests.targets.torchair_fakes import Asked, Backend
 

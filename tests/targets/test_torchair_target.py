@@ -14,12 +14,12 @@ import torch
 from torch import fx
 
 from npucompose.errors import CompileError, ConfigError
+from npucompose.npu.torchair import config, facts, refusals
+from npucompose.npu.torchair import target as of_target
 from npucompose.results.measured import MemoryFacts
 from npucompose.table.modes import ACLGRAPH, GE, NPUGRAPH_EX
 from npucompose.targets.npu import NpuTarget
 from npucompose.targets.npu_offline import NpuOfflineTarget
-from npucompose.targets.torchair import config, facts, refusals
-from npucompose.targets.torchair import target as of_target
 from npucompose.vendor.compiler import EVERY_LEAF, LEAVES
 from tests.targets.torchair_fakes import MODES, NO_CONVERTER, Asked, Backend, Packages, Pipeline
 

@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from types import SimpleNamespace
 from typing import Any
 
+from npucompose.npu.torchair import config
 from npucompose.table.modes import ACLGRAPH, GE, NPUGRAPH_EX
-from npucompose.targets.torchair import config
 
 MODES = (GE, ACLGRAPH, NPUGRAPH_EX, "eager")
 

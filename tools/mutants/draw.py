@@ -30,8 +30,8 @@ PACKAGES: dict[str, tuple[str, ...]] = {
     "table, vendor": (f"{PRODUCT}/table", f"{PRODUCT}/vendor"),
     "schema, results": (f"{PRODUCT}/schema", f"{PRODUCT}/results"),
     **{name: (f"{PRODUCT}/{name}",) for name in (
-        "capture", "graphs", "measure", "models", "ops", "passes", "recipe", "report", "sinking", "streams",
-        "targets/npu_offline", "targets/torchair", "targets",
+        "npu/capture", "npu/static_graph", "npu/torchair", "graphs", "measure", "models", "ops", "passes", "recipe",
+        "report", "streams", "targets/npu_offline", "targets",
     )},
     "the front": (PRODUCT,),
 }  # fmt: skip
@@ -39,9 +39,9 @@ PACKAGES: dict[str, tuple[str, ...]] = {
 
 AREAS: dict[str, tuple[str, ...]] = {
     "replay": ("packages/replay", "replay, C++"),
-    "targets": ("targets", "targets/npu_offline", "targets/torchair", "serving", "packages/vllm", "packages/simulator"),
+    "targets": ("targets", "targets/npu_offline", "npu/torchair", "serving", "packages/vllm", "packages/simulator"),
     "streams": ("streams", "passes", "graphs"),
-    "sinking and capture": ("sinking", "capture"),
+    "sinking and capture": ("npu/static_graph", "npu/capture"),
     "compose": ("compose", "table, vendor", "models", "ops", "the front"),
     "recipe": ("recipe", "packages/extras"),
     "report and results": ("report", "schema, results", "measure", "packages/devtools"),

@@ -8,7 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from attrs import frozen
 
 from npucompose import recorder
-from npucompose.capture.budget import (
+from npucompose.compose.session import Session
+from npucompose.npu.capture.budget import (
     BudgetQuestion,
     CaptureBudget,
     CapturedGraph,
@@ -16,8 +17,7 @@ from npucompose.capture.budget import (
     Interval,
     capture_budget,
 )
-from npucompose.capture.pool import UNKNOWN, PoolRequests, pool_bytes
-from npucompose.compose.session import Session
+from npucompose.npu.capture.pool import UNKNOWN, PoolRequests, pool_bytes
 from npucompose.recorder import PlannedRecording
 from npucompose.results.capture_budget import CaptureBudgetFacts, CaptureChange, CapturedSize, CaptureRange
 from npucompose.schema.experiment import Call, dimension_of

@@ -9,22 +9,22 @@ from typing import Any
 import torch
 from attrs import frozen
 
-from npucompose.capture import CaptureQuestion, CaptureRuntime, Seen, judge
-from npucompose.capture.breaks import Break, recorded_breaks
-from npucompose.capture.devices import simulated
-from npucompose.capture.in_place import without_kernel
-from npucompose.capture.machine import SimulatedMachine
-from npucompose.capture.reading import read
-from npucompose.capture.watch import called, raised, watching
 from npucompose.compose.budget import SizedCall, budget_of, sizes_of
 from npucompose.compose.session import Session
 from npucompose.errors import ConfigError, NpuComposeError
+from npucompose.npu.capture import CaptureQuestion, CaptureRuntime, Seen, judge
+from npucompose.npu.capture.breaks import Break, recorded_breaks
+from npucompose.npu.capture.devices import simulated
+from npucompose.npu.capture.in_place import without_kernel
+from npucompose.npu.capture.machine import SimulatedMachine
+from npucompose.npu.capture.reading import read
+from npucompose.npu.capture.watch import called, raised, watching
+from npucompose.npu.torchair.config import MODES
 from npucompose.ops.forms import FormCheck
 from npucompose.ops.npu import forms_for_values
 from npucompose.results.capture import CaptureFinding, CaptureLegality
 from npucompose.results.capture_budget import CaptureBudgetFacts
 from npucompose.targets.foretelling import Foretelling
-from npucompose.targets.torchair.config import MODES
 
 CAPTURE_MODE = "npugraph_ex.capture_error_mode"
 NOT_TRACED = (

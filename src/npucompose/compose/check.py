@@ -22,13 +22,13 @@ from npucompose.compose.untrusted_config import address_problems, path_problems
 from npucompose.errors import ConfigError, listed, raise_for
 from npucompose.models import MODELS
 from npucompose.models.base import Model
+from npucompose.npu.static_graph import OperatorTable, shipped_table
 from npucompose.passes.base import Pass
 from npucompose.passes.pipeline import build
 from npucompose.registry import Registry
 from npucompose.results.effective import Effective, origin
 from npucompose.schema.experiment import Choice, Experiment
 from npucompose.schema.sections import Extensions
-from npucompose.sinking import OperatorTable, shipped_table
 from npucompose.table.structure import classes_of, structure
 from npucompose.targets import TARGETS
 from npucompose.targets.base import Target

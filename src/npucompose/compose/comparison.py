@@ -20,12 +20,12 @@ from npucompose.compose.session import Session
 from npucompose.compose.state import unsteady_result
 from npucompose.errors import NpuComposeError, SignatureError
 from npucompose.measure.numerics import combined, compare
+from npucompose.npu.static_graph.recompiles import AdviceContext, explain_recompilation, recorded_recompilations
 from npucompose.passes.base import STAGES
 from npucompose.passes.pipeline import PassPipeline
 from npucompose.results.measured import Cause, Numerics, Share
 from npucompose.results.record import Recompile
 from npucompose.schema.experiment import Call, call_text
-from npucompose.sinking.recompiles import AdviceContext, explain_recompilation, recorded_recompilations
 from npucompose.targets import compilers
 from npucompose.targets.backend import Backend
 

@@ -13,11 +13,11 @@ from npucompose.compose.check import TILING_SINK, Checked
 from npucompose.compose.session import Session
 from npucompose.errors import NpuComposeError, users_line
 from npucompose.models.inputs import tensors_of
+from npucompose.npu.static_graph import Change, FxFacts, SinkingQuestion, UnknownForm, diagnose, not_compiled, not_known
 from npucompose.ops.forms import FormCheck
 from npucompose.ops.npu import NoShape, breaking_where_unknown
 from npucompose.results.sinking import Failure, SinkingFacts, Undecided
 from npucompose.schema.experiment import Call
-from npucompose.sinking import Change, FxFacts, SinkingQuestion, UnknownForm, diagnose, not_compiled, not_known
 from npucompose.targets.vendor_compiled import ge_facts
 
 LOWER_LIMIT = "experimental_config.static_model_ops_lower_limit"

@@ -121,7 +121,7 @@ def _composed(arguments: argparse.Namespace) -> Composed:
 
 
 def _explanation(arguments: argparse.Namespace, files: Sequence[str]) -> Explanation:
-    from npucompose.sinking import with_artefacts
+    from npucompose.npu.static_graph import with_artefacts
 
     read = _read(files)
     captured = tuple(_tied(read))
@@ -157,7 +157,7 @@ def _read(files: Sequence[str]) -> list[FileFacts]:
 
 def _tied(read: Sequence[FileFacts]) -> Iterator[CapturedGraph]:
     """The captured graphs, their kernels with nodes and lines where listings allow that."""
-    from npucompose.capture.tied import tied
+    from npucompose.npu.capture.tied import tied
 
     listings = tuple(listing for one in read for listing in one.listings)
     for one in read:

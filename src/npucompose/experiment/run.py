@@ -45,7 +45,7 @@ ENTRY, REMOTE_ENTRY = "npucompose.experiment.run:work", "npucompose.experiment.r
 LOADED = (
     "npucompose.experiment.run", "npucompose.experiment.stages", "npucompose.compose.session",
     "npucompose.measure.environment", "npucompose.measure.numerics", "npucompose.measure.timing",
-    "npucompose.vendor.inductor_source:installed", "npucompose.sinking:shipped_table",
+    "npucompose.vendor.inductor_source:installed", "npucompose.npu.static_graph:shipped_table",
 )  # fmt: skip
 """What every job needs beside what its target does; behind a colon, a function whose result is read once and kept."""
 FILES = "torchair"

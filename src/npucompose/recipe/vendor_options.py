@@ -13,7 +13,7 @@ from typing import Any, Literal
 from attrs import frozen
 
 from npucompose.errors import ConfigError, did_you_mean
-from npucompose.targets.torchair.config import node_filter
+from npucompose.npu.torchair.config import node_filter
 from npucompose.vendor.compiler import CompilerOptions, twins
 from npucompose.vendor.option_specs import ELSEWHERE, OptionSpec, shown
 from npucompose.vendor.versions import REFERENCE, known, tree_of

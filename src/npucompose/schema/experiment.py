@@ -180,7 +180,7 @@ cannot; 6: a later tensor was not marked, and its next shape recompiled into a s
 
 @frozen(kw_only=True)
 class Operator:
-    """A row of the operator table: an operator whose tiling reads values (src/npucompose/sinking/operators.yaml)."""
+    """A row of the operator table: an operator whose tiling reads values (npu/static_graph/operators.yaml)."""
 
     ge: str = option(doc="the operator's type in GE's graph")
     slots: tuple[str, ...] = option(

@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any, Protocol
 import torch
 
 from npucompose import recorder
-from npucompose.capture.counts import CaptureWay
 from npucompose.errors import CompileError, NpuComposeError
 from npucompose.graphs import Snapshot
 from npucompose.graphs.describe import places
 from npucompose.graphs.inherited import IN_DYNAMO, Inherited, seen_in
 from npucompose.graphs.recordable import refused_by_torchair
 from npucompose.machine import full_collections_put_off
+from npucompose.npu.capture.counts import CaptureWay
 from npucompose.passes.base import Constant, Constants
 from npucompose.results.effective import Effective
 from npucompose.results.graphs import npu_words, refused_on_npu

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import define, field
 
-from npucompose.capture.counts import CaptureCounts, CaptureWay, counts_of
 from npucompose.graphs import Snapshot
 from npucompose.graphs.effects import orders_streams
 from npucompose.graphs.inherited import PATTERNS, Inherited, seen_in
+from npucompose.npu.capture.counts import CaptureCounts, CaptureWay, counts_of
 from npucompose.recorder import Partitioned
 from npucompose.results.graphs import Outside, Partition, PassRecord
 from npucompose.results.sinking import Failure
@@ -23,8 +23,8 @@ from npucompose.targets.input_sources import kind_of_source
 if TYPE_CHECKING:
     from torch import fx
 
+    from npucompose.npu.static_graph import FxFacts
     from npucompose.recorder import Lowered
-    from npucompose.sinking import FxFacts
 
 
 @define(kw_only=True, eq=False)
@@ -85,7 +85,7 @@ class Compilation:
     @cached_property
     def facts(self) -> FxFacts:
         """What the diagnosis of sinking reads."""
-        from npucompose.sinking.reading import read
+        from npucompose.npu.static_graph.reading import read
 
         return read(self.graph_module.graph, self.id, self.sources)
 

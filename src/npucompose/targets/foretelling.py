@@ -11,10 +11,10 @@ import torch
 from attrs import evolve, frozen
 from torch import fx
 
-from npucompose.capture.counts import CaptureCounts
-from npucompose.capture.pool import PoolRequests, requests_of, symbols_in
 from npucompose.errors import CaptureError
 from npucompose.graphs.effects import group_of
+from npucompose.npu.capture.counts import CaptureCounts
+from npucompose.npu.capture.pool import PoolRequests, requests_of, symbols_in
 from npucompose.placement import MemoryBlock, place
 from npucompose.recorder import PlannedRecording
 

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from attrs import frozen
 
 from npucompose.errors import ConfigError
+from npucompose.npu.torchair.target import TorchairTarget
 from npucompose.table.options import option
 from npucompose.targets.base import Profiler, placed_on
-from npucompose.targets.torchair.target import TorchairTarget
 
 if TYPE_CHECKING:
     from npucompose.models.base import Built

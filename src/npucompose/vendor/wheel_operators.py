@@ -61,7 +61,7 @@ CONVERTED_AS: Mapping[str, str] = {
     "npu::npu_fusion_attention_v3": "npu::npu_fusion_attention",
     "npu::npu_fusion_attention_grad_v3": "npu::npu_fusion_attention_grad",
 }
-"""{operator without a converter: what is given to TorchAir in its place} (targets/torchair/refusals.py)."""
+"""{operator without a converter: what is given to TorchAir in its place} (npu/torchair/refusals.py)."""
 
 PARTS_OF: Mapping[str, str] = {
     "aten::linalg_inv_ex": "aten::inverse",

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from attrs import frozen
 
-from npucompose.capture.rules import CaptureMode
+from npucompose.npu.capture.rules import CaptureMode
 
 
 @frozen(kw_only=True)

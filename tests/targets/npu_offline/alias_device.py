@@ -18,11 +18,11 @@ from torch._ops import HigherOrderOperator
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from npu_simulator.device import SimulatedDevice
-from npucompose.capture import lines
-from npucompose.capture.memory import CaptureMemory
-from npucompose.capture.places import Places
-from npucompose.capture.watch import Calls
 from npucompose.graphs.effects import leaves_in, tensors_in
+from npucompose.npu.capture import lines
+from npucompose.npu.capture.memory import CaptureMemory
+from npucompose.npu.capture.places import Places
+from npucompose.npu.capture.watch import Calls
 
 lines._OTHERS += (__file__,)
 """No line of this file is a script's."""

@@ -89,7 +89,7 @@ class Streams(nn.Module):
 
 
 def multi_stream(folder: Path) -> dict[str, Any]:
-    from npucompose.targets.torchair import facts
+    from npucompose.npu.torchair import facts
 
     facts.watch_ge()
     backend = torchair.get_npu_backend(compiler_config=torchair.CompilerConfig())

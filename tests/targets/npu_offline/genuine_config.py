@@ -9,7 +9,7 @@ import sys
 from typing import Any
 
 import npucompose
-from npucompose.targets.torchair.config import package, read
+from npucompose.npu.torchair.config import package, read
 from npucompose.vendor.compiler import LEAVES
 
 ASKED = {

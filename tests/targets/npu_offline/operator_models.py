@@ -24,16 +24,16 @@ from attrs import evolve
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from npucompose.capture import CaptureRuntime
-from npucompose.capture.devices import simulated
-from npucompose.capture.machine import SimulatedMachine
-from npucompose.capture.watch import called
 from npucompose.compose.check import check
 from npucompose.compose.session import Session
 from npucompose.compose.tree import compose
 from npucompose.errors import CompileError
 from npucompose.experiment.explain import explained
 from npucompose.models.base import Built
+from npucompose.npu.capture import CaptureRuntime
+from npucompose.npu.capture.devices import simulated
+from npucompose.npu.capture.machine import SimulatedMachine
+from npucompose.npu.capture.watch import called
 from npucompose.vendor import wheel_operators
 from npucompose.vendor.versions import REFERENCE
 from npucompose.vendor.wheel_operators import WheelLists

@@ -8,7 +8,7 @@ import pytest
 from targets.npu_offline.needs import in_a_process, offline
 
 from npu_simulator.refusals import checks
-from npucompose.capture.rules import rules
+from npucompose.npu.capture.rules import rules
 from tests.capture.programs import Program, programs
 
 NO_GROUP = "a process group of HCCL, which one process without a device does not have"

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from targets.npu_offline.needs import offline, run
 
+from npucompose.npu.torchair import hooks
 from npucompose.passes.pipeline import PassPipeline
 from npucompose.passes.replace import Replace
 from npucompose.targets.npu_offline import NpuOfflineTarget
-from npucompose.targets.torchair import hooks
 from tests.sample_graphs import CAN
 
 MODEL = (

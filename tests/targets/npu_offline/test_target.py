@@ -11,11 +11,11 @@ import pytest
 from npu_simulator import ge_session
 from npu_simulator.device import CallLedger
 from npucompose.errors import ConfigError
+from npucompose.npu.torchair.target import TorchairTarget
 from npucompose.races import RaceFinder
 from npucompose.table.modes import ACLGRAPH, GE, NPUGRAPH_EX
 from npucompose.targets import npu_offline
 from npucompose.targets.npu_offline import NpuOfflineTarget, wheel
-from npucompose.targets.torchair.target import TorchairTarget
 
 TARGET = NpuOfflineTarget()
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from npucompose.arguments import command_line
-from npucompose.capture.budget import Interval, capture_budget
 from npucompose.errors import ConfigError
+from npucompose.npu.capture.budget import Interval, capture_budget
 from npucompose_devtools.capture_sizes.deployment import act, read_deployment
 from npucompose_devtools.capture_sizes.planner import sizes_for
 from npucompose_devtools.capture_sizes.trace import Trace

@@ -16,9 +16,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from npucompose.capture.tied import tied
 from npucompose.cli import main
 from npucompose.errors import ConfigError
+from npucompose.npu.capture.tied import tied
 from npucompose.report import artefacts
 from npucompose.results.artefacts import CapturedGraph, CaptureError, FxListing
 from npucompose.table.structure import facts_of

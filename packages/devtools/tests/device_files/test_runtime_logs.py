@@ -12,10 +12,10 @@ import pytest
 import yaml
 from rich.console import Console
 
-from npucompose.capture.codes import error_codes
-from npucompose.capture.rules import rules
 from npucompose.cli import main
 from npucompose.errors import ConfigError
+from npucompose.npu.capture.codes import error_codes
+from npucompose.npu.capture.rules import rules
 from npucompose.report import artefacts
 from npucompose.results.artefacts import CaptureError, FileFacts
 from npucompose.table.structure import facts_of

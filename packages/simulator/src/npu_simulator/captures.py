@@ -1,4 +1,4 @@
-"""The captures that are open on the device: the rules of npucompose.capture, and a RuntimeError where one is broken.
+"""The captures that are open on the device: the rules of npu/capture, and a RuntimeError where one is broken.
 
 `explain --capture` goes on after a refusal, to find the next; a device stops at the first. So does this.
 """
@@ -11,9 +11,9 @@ import warnings
 from attrs import define, field
 
 from npu_simulator.refusals import runtime_error
-from npucompose.capture.lines import model_line
-from npucompose.capture.rules import CaptureMode, rules
-from npucompose.capture.runtime import Capture, CaptureRuntime
+from npucompose.npu.capture.lines import model_line
+from npucompose.npu.capture.rules import CaptureMode, rules
+from npucompose.npu.capture.runtime import Capture, CaptureRuntime
 
 ONLY_WARNED = (207000,)
 """What a device does not support is a warning of torch_npu's (Ascend/pytorch 9e73e708, core/npu/NPUException.h:147)."""

@@ -1,6 +1,6 @@
 """The state of the one device: streams, captures that are open, replays that wait, a ledger of all that it was asked.
 
-What a capture forbids is asked of npucompose.capture (`captures`); what is captured stands in `graph`.
+What a capture forbids is asked of npucompose.npu.capture (`captures`); what is captured stands in `graph`.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from npu_simulator.captures import RefusingRuntime
 from npu_simulator.randomness import Capturing
 from npu_simulator.recorder import Recorder, enter_below, leave_below
 from npu_simulator.streams import CurrentStreams, StreamPools
-from npucompose.capture.kernels import broken_rule
-from npucompose.capture.lines import model_line
-from npucompose.capture.places import Places
-from npucompose.capture.rules import CaptureMode
+from npucompose.npu.capture.kernels import broken_rule
+from npucompose.npu.capture.lines import model_line
+from npucompose.npu.capture.places import Places
+from npucompose.npu.capture.rules import CaptureMode
 from npucompose.races import RaceFinder, Touch
 from npucompose.vendor.devices import Soc, device_of
 

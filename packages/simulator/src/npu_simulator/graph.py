@@ -25,9 +25,9 @@ from npu_simulator.recorder import (
     tensors,
 )
 from npu_simulator.refusals import library_error, runtime_error
-from npucompose.capture.lines import model_line
-from npucompose.capture.memory import CaptureMemory
-from npucompose.capture.rules import CAPTURE_MODES, rules
+from npucompose.npu.capture.lines import model_line
+from npucompose.npu.capture.memory import CaptureMemory
+from npucompose.npu.capture.rules import CAPTURE_MODES, rules
 from npucompose.races import RaceFinder
 
 LIVE: weakref.WeakSet[SimulatedGraph] = weakref.WeakSet()

@@ -1,5 +1,5 @@
 """Errors in torch_npu's own form: what its library refuses (`checks.yaml`), what the runtime answers
-(capture/rules.yaml).
+(npu/capture/rules.yaml).
 
 `library_error("replay_without_capture")`, `runtime_error(rules().of("synchronise"), "torch.npu.synchronize()")`.
 """
@@ -14,9 +14,9 @@ from pathlib import Path
 
 from attrs import frozen
 
-from npucompose.capture.rules import CaptureMode, CaptureRule
 from npucompose.errors import ConfigError, unknown
 from npucompose.input_safety import load_yaml
+from npucompose.npu.capture.rules import CaptureMode, CaptureRule
 from npucompose.table.options import option
 from npucompose.table.structure import structure
 

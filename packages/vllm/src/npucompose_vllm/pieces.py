@@ -15,9 +15,9 @@ import torch
 from torch import fx
 
 from npucompose import recorder
-from npucompose.capture.pool import requests_of, symbolic_sizes
 from npucompose.compose.engine import materialize
 from npucompose.errors import CaptureError, SignatureError
+from npucompose.npu.capture.pool import requests_of, symbolic_sizes
 from npucompose.passes.pipeline import PassPipeline, Records
 from npucompose.recorder import Handle, PlannedRecording
 from npucompose.targets.backend import Backend

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from attrs import evolve, frozen
 
 from npucompose.errors import ConfigError
+from npucompose.npu.torchair.config import MODES, TorchairMode
+from npucompose.npu.torchair.target import TorchairTarget
 from npucompose.table.modes import GE
 from npucompose.targets.npu_offline import wheel
 from npucompose.targets.npu_offline.simulators import installed_simulator
-from npucompose.targets.torchair.config import MODES, TorchairMode
-from npucompose.targets.torchair.target import TorchairTarget
 
 if TYPE_CHECKING:
     from npucompose.targets.backend import Backend

@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterator, Mapping
 from attrs import define, field
 
 from npucompose.errors import ConfigError
+from npucompose.npu.static_graph.recompiles import AdviceContext, Recompilation, explain_recompilation, guard_of
 from npucompose.results.record import Recompile
 from npucompose.schema.experiment import Shapes
-from npucompose.sinking.recompiles import AdviceContext, Recompilation, explain_recompilation, guard_of
 from npucompose_devtools.artefacts.artefact import Artefact, Compiled, Form, FxInput, Mark
 from npucompose_devtools.artefacts.text import LONGEST_LINE, cut_off
 

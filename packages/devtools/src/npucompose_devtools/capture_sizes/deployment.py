@@ -15,7 +15,9 @@ from typing import Any
 import attrs
 from attrs import frozen
 
-from npucompose.capture.budget import (
+from npucompose.errors import ConfigError
+from npucompose.input_safety import load_yaml
+from npucompose.npu.capture.budget import (
     BudgetQuestion,
     CaptureBudget,
     CapturedGraph,
@@ -24,8 +26,6 @@ from npucompose.capture.budget import (
     Interval,
     capture_budget,
 )
-from npucompose.errors import ConfigError
-from npucompose.input_safety import load_yaml
 from npucompose.schema.sizes import as_number
 from npucompose.table.options import option
 from npucompose.table.structure import structure

@@ -20,8 +20,8 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 from attrs import frozen
 
-from npucompose.capture.budget import CaptureBudget
 from npucompose.errors import ConfigError
+from npucompose.npu.capture.budget import CaptureBudget
 from npucompose_devtools.capture_sizes.trace import Trace
 
 PRICES = 40

@@ -12,9 +12,9 @@ from functools import cache
 
 from attrs import define, evolve, field
 
-from npucompose.capture.codes import error_codes
-from npucompose.capture.rules import rules
 from npucompose.errors import ConfigError
+from npucompose.npu.capture.codes import error_codes
+from npucompose.npu.capture.rules import rules
 from npucompose.results.artefacts import CaptureError, FileFacts
 from npucompose.results.sinking import Certainty
 from npucompose_devtools.device_files.tracebacks import (

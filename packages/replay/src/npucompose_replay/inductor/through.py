@@ -6,6 +6,7 @@ Knows the order of things inside Inductor; what the options mean is torch's busi
 from __future__ import annotations
 
 import sys
+import traceback
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
@@ -19,6 +20,7 @@ import torch
 from torch._functorch import config as functorch_config
 from torch._guards import TracingContext
 from torch._inductor import config as inductor_config
+from torch._inductor import freezing
 from torch._inductor.codecache import PyCodeCache
 from torch._inductor.compile_fx import compile_fx, compile_fx_inner
 from torch._inductor.custom_graph_pass import CustomGraphPass
@@ -76,7 +78,7 @@ def through_inductor(
     """
     first = _PassesFirst(backend, winners, unpacked, given=len(example_inputs))
     watch = watch or backend.frozen.watch(graph_module)
-    dynamo = unfused.copied(graph_module) if recorder is not None or watch is not None else graph_module
+    dynamo = unfused.copied(graph_module)
     digest = digest_of(watch.tensors) if watch is not None else None
     hooks = {
         "joint_custom_pre_pass": first,
@@ -102,7 +104,12 @@ def through_inductor(
 
     try:
         compiled = compiled_with(settings)
-    except _InputsMerged:
+    except Exception as error:
+        if not isinstance(error, _InputsMerged) and not _raised_in_freezing(error):
+            raise
+        if not isinstance(error, _InputsMerged):
+            backend.notices.warn(_unfreezable(error))
+        first.forget()
         graph_module = unfused.copied(dynamo)
         compiled = compiled_with({**settings, "freezing": False})
     called = compiled if recorder is None else eager_at_hand(compiled, dynamo)
@@ -185,6 +192,17 @@ def _gave_up(error: Exception) -> str:
         f"Inductor cannot compile a graph ({said}): its operators are recorded as they are, as in reduce-overhead. "
         "compile.partial=refuse makes this an error."
     )
+
+
+def _raised_in_freezing(error: Exception) -> bool:
+    """Whether torch's own step that makes constants of weights cannot take the graph: a convolution with a padding that
+    is a symbol (torch 2.13)."""
+    return any(frame.f_code.co_filename == freezing.__file__ for frame, _ in traceback.walk_tb(error.__traceback__))
+
+
+def _unfreezable(error: Exception) -> str:
+    said = str(error).strip().partition("\n")[0]
+    return f"weights are not frozen: torch's freezing cannot take a graph ({type(error).__name__}: {said})."
 
 
 class _InputsMerged(Exception):

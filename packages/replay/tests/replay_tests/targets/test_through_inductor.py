@@ -331,3 +331,25 @@ def test_a_model_that_is_trained_keeps_its_weights(model: nn.Module, monkeypatch
     assert len(fast.materialised.backend.compilations) == 2
     assert frozen == []
     assert model.get_parameter("down.weight").grad is not None
+
+
+def test_a_graph_that_torchs_freezing_cannot_take_is_fused_with_its_weights_as_inputs() -> None:
+    """As of a convolution with a padding that is a symbol."""
+    torch._dynamo.reset()
+    weight = torch.randn(1, 1, 4)
+
+    def convolved(x: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.conv1d(x, weight, padding=x.shape[-1] // 4).relu()
+
+    backend = npucompose.backend(*FUSED)
+    fast = torch.compile(convolved, backend=backend, dynamic=True)
+    with torch.no_grad():
+        with pytest.warns(RuntimeWarning, match="weights are not frozen: torch's freezing cannot take a graph"):
+            fast(torch.randn(1, 1, 16))
+        for size in (16, 20, 24, 20):
+            x = torch.randn(1, 1, size)
+            torch.testing.assert_close(fast(x), convolved(x))
+    assert len({made.id for made in backend.compilations}) == len(backend.compilations)
+    weight.zero_()
+    with torch.no_grad():
+        assert not fast(torch.randn(1, 1, 20)).any()

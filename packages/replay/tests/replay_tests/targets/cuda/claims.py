@@ -21,13 +21,13 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 import npucompose
 from npucompose.api import checked
-from npucompose.capture.pool import PoolRules, requests_of, reserved
 from npucompose.compose.comparison import every_step
 from npucompose.compose.session import Session
 from npucompose.errors import NpuComposeError
 from npucompose.measure.numerics import compare
 from npucompose.measure.timing import Samples
 from npucompose.models.inputs import Bound
+from npucompose.npu.capture.pool import PoolRules, requests_of, reserved
 from npucompose_replay.front.detached import DetachedHandle
 
 ROOT = Path(__file__).resolve().parents[3]

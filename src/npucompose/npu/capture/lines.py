@@ -1,0 +1,59 @@
+"""Which line of the model is being run: the innermost frame that is neither torch's, Python's nor ours. No torch."""
+
+from __future__ import annotations
+
+import importlib.util
+import linecache
+import os
+import re
+import sys
+import sysconfig
+from functools import cache
+from types import FrameType
+
+
+def model_line() -> str | None:
+    """`model.py:12 in forward: y = x.item()`; None where no line of a model is being run."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and not is_models(frame.f_code.co_filename):
+        frame = frame.f_back
+    if frame is None:
+        return None
+    file, line = frame.f_code.co_filename, frame.f_lineno
+    code = linecache.getline(file, line).strip()
+    return f"{os.path.basename(file)}:{line} in {frame.f_code.co_name}: {code}"
+
+
+def traced_model_line(trace: str) -> str | None:
+    """The same of a traceback's text, as torch keeps it with each node; a line of torch's where there is no other."""
+    found = _FRAME.findall(trace)
+    if not found:
+        return None
+    file, line, function, code = next((one for one in reversed(found) if is_models(one[0])), found[-1])
+    return f"{os.path.basename(file)}:{line} in {function}: {code.strip()}"
+
+
+@cache
+def is_models(file: str) -> bool:
+    """The models of npucompose count as models, an installed package's too."""
+    if file.startswith(_MODELS):
+        return True
+    if file.startswith(_OTHERS) or _VENDOR in file:
+        return False
+    return "site-packages" in file or not file.startswith(_PYTHON)
+
+
+def _folder(package: str) -> str:
+    found = importlib.util.find_spec(package)
+    assert found is not None
+    assert found.origin is not None
+    return f"{os.path.dirname(found.origin)}{os.sep}"
+
+
+_FRAME = re.compile(r'File "([^"]+)", line (\d+), in (\S+)\n\s+(.+)')
+_OURS = f"{os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))}{os.sep}"
+_MODELS = f"{_OURS}models{os.sep}"
+_OTHERS = (_OURS, _folder("torch"), _folder("airflow_free"), "<")
+_VENDOR = f"{os.sep}torch_npu{os.sep}"
+"""In the path of the vendor's Python, wherever its wheel lies."""
+_PYTHON = f"{sysconfig.get_path('stdlib')}{os.sep}"
