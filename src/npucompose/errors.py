@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import difflib
 import errno
-import importlib.util
 import os
 import re
 import sysconfig
@@ -18,7 +17,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from airflow_free.errors import visible as visible
-from npucompose.packages import not_installed
+from npucompose.packages import folder_of, folders, not_installed
 
 
 class NpuComposeError(Exception):
@@ -175,17 +174,7 @@ def shown_path(path: str) -> str:
     return path.removeprefix(here)
 
 
-def _folder_of(package: str) -> tuple[str, ...]:
-    found = importlib.util.find_spec(package)
-    return () if found is None or found.origin is None else (f"{os.path.dirname(found.origin)}{os.sep}",)
-
-
-_NOT_THEIRS = (
-    f"{os.path.dirname(os.path.abspath(__file__))}{os.sep}",
-    *_folder_of("torch"),
-    *_folder_of("airflow_free"),
-    "<",
-)
+_NOT_THEIRS = (*folders(), *folder_of("torch"), "<")
 """Beginnings of the file names in a traceback that a person did not write."""
 _PYTHON = f"{sysconfig.get_path('stdlib')}{os.sep}"
 

@@ -3,6 +3,8 @@ is not installed. Knows only words; what is installed is found by entry points (
 
 from __future__ import annotations
 
+import importlib.util
+import os
 from collections.abc import Mapping
 
 from npucompose.version import __version__
@@ -66,3 +68,16 @@ def other_version(name: str, version: str) -> str | None:
         f"{name} {version} is installed beside npucompose {__version__}, and both must have one version: "
         f"pip install 'npucompose[{extra}]=={__version__}'."
     )
+
+
+def folder_of(package: str) -> tuple[str, ...]:
+    """Where an installed package of Python lies, with a separator behind it; empty for one that is not installed."""
+    found = importlib.util.find_spec(package)
+    return () if found is None or found.origin is None else (f"{os.path.dirname(found.origin)}{os.sep}",)
+
+
+def folders() -> tuple[str, ...]:
+    """Of the core and its packages, whose lines no message names as a person's own; models and passes of the extras are
+    named as those of any other package."""
+    packages = [distribution(extra).replace("-", "_") for extra in PACKAGES if extra != "extras"]
+    return tuple(folder for package in ("npucompose", "airflow_free", *packages) for folder in folder_of(package))

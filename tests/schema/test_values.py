@@ -226,7 +226,7 @@ def test_an_overwritten_result_is_told_with_the_option_that_makes_copies() -> No
 def test_each_tracker_is_an_extra_of_its_own_name() -> None:
     """What pyproject.toml says; an environment knows the trackers of the day on which it was installed."""
     toml = pytest.importorskip("tomllib", reason="Python 3.10 reads no TOML")
-    project = toml.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
+    project = toml.loads((Path(__file__).parents[2] / "packages" / "extras" / "pyproject.toml").read_text())["project"]
     named = {
         name: EntryPoint(name, where, TRACKERS.group).load()
         for name, where in project["entry-points"][TRACKERS.group].items()

@@ -86,9 +86,7 @@ SUMMARY: ThreadSanitizer: data race kernels.cpp:218 in moved
 
 
 def test_a_report_is_ours_when_a_frame_of_our_library_is_in_it(tmp_path):
-    (tmp_path / "report.7").write_text(
-        REPORT.format(library="npucompose_replay.so") + REPORT.format(library="libgomp.so.1")
-    )
+    (tmp_path / "report.7").write_text(REPORT.format(library=sanitized.OURS) + REPORT.format(library="libgomp.so.1"))
     ours, theirs = sanitized.reports(tmp_path)
     assert sanitized.is_ours(ours)
     assert not sanitized.is_ours(theirs)
@@ -106,7 +104,7 @@ front.cpp:30:12: runtime error: signed integer overflow: 2147483647 + 1 cannot b
 
 
 def test_reports_of_addresses_and_of_undefined_behaviour_are_found_one_by_one(tmp_path):
-    (tmp_path / "report.7").write_text(ADDRESSED.format(library="npucompose_replay.so"))
+    (tmp_path / "report.7").write_text(ADDRESSED.format(library=sanitized.OURS))
     first, second = sanitized.reports(tmp_path, sanitized.ADDRESS)
     assert "heap-buffer-overflow" in first
     assert "runtime error" not in first

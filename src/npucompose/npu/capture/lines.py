@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import linecache
 import os
 import re
@@ -10,6 +9,8 @@ import sys
 import sysconfig
 from functools import cache
 from types import FrameType
+
+from npucompose.packages import folder_of, folders
 
 
 def model_line() -> str | None:
@@ -43,17 +44,9 @@ def is_models(file: str) -> bool:
     return "site-packages" in file or not file.startswith(_PYTHON)
 
 
-def _folder(package: str) -> str:
-    found = importlib.util.find_spec(package)
-    assert found is not None
-    assert found.origin is not None
-    return f"{os.path.dirname(found.origin)}{os.sep}"
-
-
 _FRAME = re.compile(r'File "([^"]+)", line (\d+), in (\S+)\n\s+(.+)')
-_OURS = f"{os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))}{os.sep}"
-_MODELS = f"{_OURS}models{os.sep}"
-_OTHERS = (_OURS, _folder("torch"), _folder("airflow_free"), "<")
+_MODELS = tuple(f"{folder}models{os.sep}" for folder in folder_of("npucompose"))
+_OTHERS = (*folders(), *folder_of("torch"), "<")
 _VENDOR = f"{os.sep}torch_npu{os.sep}"
 """In the path of the vendor's Python, wherever its wheel lies."""
 _PYTHON = f"{sysconfig.get_path('stdlib')}{os.sep}"
