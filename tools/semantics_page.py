@@ -61,8 +61,9 @@ that overlap, one of them written, and did not when the graph was made (PyTorch'
 [139789](https://github.com/pytorch/pytorch/issues/139789)), and tangents of forward-mode AD
 ([187284](https://github.com/pytorch/pytorch/issues/187284)). Graphs with lazy negative or conjugate bits, which
 Inductor does not read, and graphs that it cannot compile
-([196570](https://github.com/pytorch/pytorch/issues/196570)) are recorded unfused. With deterministic algorithms on,
-eager fills the memory of `torch.empty`, which Inductor's kernels do not: such graphs are recorded unfused too. An
+([196570](https://github.com/pytorch/pytorch/issues/196570)) are recorded unfused; one that torch's freezing cannot take
+(a convolution with a symbolic padding) is fused with its weights as inputs. With deterministic algorithms on, eager
+fills the memory of `torch.empty`, which Inductor's kernels do not: such graphs are recorded unfused too. An
 operator that frees what the graph has computed ends the process in Inductor's code, which goes on to use that memory.
 
 ## What belongs to a call beside its inputs
