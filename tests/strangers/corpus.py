@@ -226,7 +226,10 @@ def _recipes() -> Iterator[Case]:
         return Case(name=f"recipe/{name}", files={**ours, "theirs/recipe.lock.yaml": text}, command=words)
 
     show = ("recipe", "show", "theirs/recipe.lock.yaml")
-    leaves = [path for path in _leaves(whole) if path[0] != "versions" or path[1] == "torch"]  # others: as installed
+    # One of what is installed and one of our own folders: which there are is no matter of a stranger's.
+    leaves = [
+        p for p in _leaves(whole) if p[0] not in ("versions", "sources") or p[1] in ("torch", "npucompose.vendor")
+    ]
     for name, value in {**TEXTS, **{f"number {n}": v for n, v in enumerate(NUMBERS)}}.items():
         for n, path in enumerate(_drawn(leaves, 3, name)):
             text = _yaml(_with_digest(replaced(whole, path, value)))
