@@ -32,7 +32,8 @@ from attrs import frozen
 HERE = Path(__file__).resolve().parent
 RESULTS = HERE / "results" / "tunings.json"
 PAGE = HERE.parent / "docs" / "tunings.md"
-TARGETS, REPLAY = "npucompose.targets", "npucompose_replay"
+SOURCES = HERE.parent / "packages" / "replay" / "src" / "npucompose_replay"
+REPLAY = "npucompose_replay"
 TABLED = ("tiny_ops", "gpt_decode", "gpt_prefill", "minilm", "resnet18", "t5_step")
 SMALL = "hidden_size: 192, num_hidden_layers: 4, num_attention_heads: 6, intermediate_size: 512"
 UNTUNED = {
@@ -77,13 +78,17 @@ class Switch:
     instead: Callable[..., Any] | None = None
     wraps: Callable[[Callable[..., Any]], Callable[..., Any]] | None = None
 
-    @contextlib.contextmanager
-    def off(self) -> Iterator[None]:
+    def found(self) -> tuple[Any, str, Any]:
+        """(the module or class that has it, its name there, what it is)."""
         owner: Any = importlib.import_module(self.where)
         *path, last = self.name.split(".")
         for part in path:
             owner = getattr(owner, part)
-        known = vars(owner)[last]
+        return owner, last, vars(owner)[last]
+
+    @contextlib.contextmanager
+    def off(self) -> Iterator[None]:
+        owner, last, known = self.found()
         setattr(owner, last, self.wraps(known) if self.wraps is not None else self.instead)
         try:
             yield
@@ -108,7 +113,7 @@ def _no_unfused(wants: Callable[..., Any]) -> Callable[..., Any]:
     return asked
 
 
-KERNELS = f"{TARGETS}.inductor_kernels"
+KERNELS = f"{REPLAY}.inductor.kernels"
 TUNINGS: Mapping[str, tuple[Switch, ...]] = {
     "text of Inductor's templates, all": (
         Switch(KERNELS, "_registers_used", _nothing),
@@ -127,32 +132,32 @@ TUNINGS: Mapping[str, tuple[Switch, ...]] = {
         Switch(KERNELS, "_small_ones_on_one_thread", _nothing),
     ),
     "contests of libraries, all": (
-        Switch(f"{TARGETS}.linears", "choose_linears", _left),
-        Switch(f"{TARGETS}.batched", "choose_batched", _left),
-        Switch(f"{TARGETS}.attention", "choose_attention", _left),
+        Switch(f"{REPLAY}.products.linears", "choose_linears", _left),
+        Switch(f"{REPLAY}.products.batched", "choose_batched", _left),
+        Switch(f"{REPLAY}.products.attention", "choose_attention", _left),
     ),
-    "linears": (Switch(f"{TARGETS}.linears", "choose_linears", _left),),
-    "batched products": (Switch(f"{TARGETS}.batched", "choose_batched", _left),),
-    "attention by oneDNN": (Switch(f"{TARGETS}.attention", "choose_attention", _left),),
-    "cold contests": (Switch(f"{TARGETS}.cold_products", "ColdProducts.timing", _nothing),),
+    "linears": (Switch(f"{REPLAY}.products.linears", "choose_linears", _left),),
+    "batched products": (Switch(f"{REPLAY}.products.batched", "choose_batched", _left),),
+    "attention by oneDNN": (Switch(f"{REPLAY}.products.attention", "choose_attention", _left),),
+    "cold contests": (Switch(f"{REPLAY}.products.cold", "ColdProducts.timing", _nothing),),
     "forms of operators, all": (
-        Switch(f"{TARGETS}.known_forms", "in_known_forms", _left),
-        Switch(f"{TARGETS}.known_forms", "without_tanh", _left),
-        Switch(f"{TARGETS}.known_forms", "sums_in_two", _left),
-        Switch(f"{TARGETS}.folded_scales", "fold_scales", _left),
-        Switch(f"{TARGETS}.in_place", "scatter_in_place", _left),
+        Switch(f"{REPLAY}.products.known_forms", "in_known_forms", _left),
+        Switch(f"{REPLAY}.products.known_forms", "without_tanh", _left),
+        Switch(f"{REPLAY}.products.known_forms", "sums_in_two", _left),
+        Switch(f"{REPLAY}.products.folded_scales", "fold_scales", _left),
+        Switch(f"{REPLAY}.inductor.in_place", "scatter_in_place", _left),
     ),
     "known forms": (
-        Switch(f"{TARGETS}.known_forms", "in_known_forms", _left),
-        Switch(f"{TARGETS}.known_forms", "without_tanh", _left),
+        Switch(f"{REPLAY}.products.known_forms", "in_known_forms", _left),
+        Switch(f"{REPLAY}.products.known_forms", "without_tanh", _left),
     ),
-    "sums over rows": (Switch(f"{TARGETS}.known_forms", "sums_in_two", _left),),
-    "folded scales": (Switch(f"{TARGETS}.folded_scales", "fold_scales", _left),),
-    "in-place scatter": (Switch(f"{TARGETS}.in_place", "scatter_in_place", _left),),
+    "sums over rows": (Switch(f"{REPLAY}.products.known_forms", "sums_in_two", _left),),
+    "folded scales": (Switch(f"{REPLAY}.products.folded_scales", "fold_scales", _left),),
+    "in-place scatter": (Switch(f"{REPLAY}.inductor.in_place", "scatter_in_place", _left),),
     "huge pages": (Switch(f"{REPLAY}.captured_graph", "move_weights", _left),),
     "held kernels (native)": (Switch(f"{REPLAY}.executor.native", "Native.__init__", wraps=_never_direct),),
     "fused against recorded (whole graphs)": (
-        Switch(f"{TARGETS}.native_inductor", "NativeRecorder.wants", wraps=_no_unfused),
+        Switch(f"{REPLAY}.inductor.native", "NativeRecorder.wants", wraps=_no_unfused),
     ),
 }
 """{a tuning: what is switched off for it}; a group first, then its members."""
@@ -160,25 +165,31 @@ TUNINGS: Mapping[str, tuple[Switch, ...]] = {
 
 MODULES: Mapping[str, tuple[str, ...]] = {
     "text of Inductor's templates, all": (
-        "inductor_sums",
-        "inductor_prefetch",
-        "inductor_epilogues",
-        "inductor_kernels",
+        "inductor/sums",
+        "inductor/prefetch",
+        "inductor/epilogues",
+        "inductor/kernels",
     ),
-    "sums in parts, compensated": ("inductor_sums",),
-    "prefetch of packed weights": ("inductor_prefetch",),
-    "a template's GELU": ("inductor_epilogues",),
-    "contests of libraries, all": ("linears", "batched", "attention", "onednn", "timed_calls"),
-    "linears": ("linears",),
-    "batched products": ("batched",),
-    "attention by oneDNN": ("attention",),
-    "cold contests": ("cold_products",),
-    "forms of operators, all": ("known_forms", "folded_scales", "in_place"),
-    "known forms": ("known_forms",),
-    "folded scales": ("folded_scales",),
-    "in-place scatter": ("in_place",),
-    "huge pages": ("huge_pages",),
-    "fused against recorded (whole graphs)": ("contest", "unfused"),
+    "sums in parts, compensated": ("inductor/sums",),
+    "prefetch of packed weights": ("inductor/prefetch",),
+    "a template's GELU": ("inductor/epilogues",),
+    "contests of libraries, all": (
+        "products/linears",
+        "products/batched",
+        "products/attention",
+        "products/onednn",
+        "products/timed_calls",
+    ),
+    "linears": ("products/linears",),
+    "batched products": ("products/batched",),
+    "attention by oneDNN": ("products/attention",),
+    "cold contests": ("products/cold",),
+    "forms of operators, all": ("products/known_forms", "products/folded_scales", "inductor/in_place"),
+    "known forms": ("products/known_forms",),
+    "folded scales": ("products/folded_scales",),
+    "in-place scatter": ("inductor/in_place",),
+    "huge pages": ("memory/huge_pages",),
+    "fused against recorded (whole graphs)": ("front/contest", "inductor/unfused"),
 }
 """{a tuning: the modules that are there for it}; the others are a part of one."""
 
@@ -266,17 +277,8 @@ def statements_of(tuning: str) -> int | None:
     """Statements of the modules of a tuning; None where it has none of its own."""
     from tools.budgets import statements_of as counted
 
-    files = [file for module in MODULES.get(tuning, ()) for file in _sources(module)]
-    return sum(counted(ast.parse(file.read_text(encoding="utf-8"))) for file in files) if files else None
-
-
-def _sources(module: str) -> list[Path]:
-    return [
-        file
-        for place in ("src", "packages")
-        for file in (HERE.parent / place).rglob(f"{module}.py")
-        if "tests" not in file.parts
-    ]
+    texts = [(SOURCES / f"{module}.py").read_text(encoding="utf-8") for module in MODULES.get(tuning, ())]
+    return sum(counted(ast.parse(text)) for text in texts) if texts else None
 
 
 def page() -> None:
