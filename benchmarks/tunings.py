@@ -288,16 +288,17 @@ def page() -> None:
         "# What each tuning of the CPU engine is worth", "",
         "Written by `python -m benchmarks.tunings --page` from benchmarks/results/tunings.json. The time without",
         "the tuning over that with it, medians of calls in turns, one thread, `max-autotune` detached. The row",
-        f"`{AGAIN}` is the same made twice: the noise. Models behind the sixth were never used for tuning.", "",
+        f"`{AGAIN}` is the same made twice: the noise. Never used for tuning: {', '.join(UNTUNED)}.", "",
         f"| switched off | statements | geometric mean | {' | '.join(models)} |",
         f"| --- | --- | --- | {' | '.join('---' for _ in models)} |",
     ]  # fmt: skip
     for tuning in (AGAIN, *TUNINGS):
         figures = {model: known[model]["rows"].get(tuning, {}).get("without") for model in models}
         found = [figure for figure in figures.values() if figure is not None]
-        mean = f"{geometric_mean(found):.3f}" if found else "–"
+        if not found:
+            continue
         cells = " | ".join("–" if figures[model] is None else f"{figures[model]:.2f}" for model in models)
-        lines.append(f"| {tuning} | {statements_of(tuning) or '–'} | {mean} | {cells} |")
+        lines.append(f"| {tuning} | {statements_of(tuning) or '–'} | {geometric_mean(found):.3f} | {cells} |")
     PAGE.write_text("\n".join([*lines, ""]), encoding="utf-8")
 
 
