@@ -10,18 +10,15 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Hashable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from attrs import define, field, frozen
 
 from npucompose_replay import gate
+from npucompose_replay.captured_graph import CapturedGraph, How, lie_at
 from npucompose_replay.memory.inputs import signature
 from npucompose_replay.operands import sharing
 from npucompose_replay.plan import Plan
-
-if TYPE_CHECKING:
-    pass
-from npucompose_replay.captured_graph import CapturedGraph, How, lie_at
 
 MOST_STEPS = 20_000
 """So many steps the plans of one cache have together: some 30 MB."""

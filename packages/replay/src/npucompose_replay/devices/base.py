@@ -10,7 +10,7 @@ from attrs import frozen
 if TYPE_CHECKING:
     from torch import fx
 
-    from npucompose.recorder import Lowered, LowerRequest, PlannedRecording
+    from npucompose.recorder import PlannedRecording
     from npucompose.results.graphs import Partition
     from npucompose.results.streams import StreamTimes, Timeline
     from npucompose.targets.backend import Backend
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @frozen
 class TargetRecorder:
-    """A `targets.recorded.DeviceRecorder` that only compiles: of a target that has no recordings of its own."""
+    """What compiles for a target without recordings of its own; a `targets.recorded.DeviceRecorder` adds `lower`."""
 
     loaded: ClassVar[tuple[str, ...]] = ()
 
@@ -65,9 +65,6 @@ class TargetRecorder:
         self, backend: Backend, graph_module: fx.GraphModule, example_inputs: Sequence[Any], code: Mapping[str, Any]
     ) -> Callable[..., Any] | None:
         return None
-
-    def lower(self, request: LowerRequest) -> Lowered:
-        return self.target.lower(request)
 
     def common_memory(self) -> Any:
         return None

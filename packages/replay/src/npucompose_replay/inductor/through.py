@@ -96,22 +96,21 @@ def through_inductor(
         unfused=partial(unfused.unfused, backend, dynamo, example_inputs),
     )  # fmt: skip
 
-    def compiled_with(settings: dict[str, Any]) -> Any:
+    def compiled_with(graph_module: fx.GraphModule, settings: dict[str, Any]) -> Any:
         # Boxed or not, it is called with the graph's inputs: Inductor's type says which, torch.compile does not care.
         quick = inductor_cache.quick(keyed=digest is not None)
         with functorch_config.patch(enable_autograd_cache=False), quick, made_our_way():
             return compile_fx(graph_module, list(example_inputs), inner_compile=inner, config_patches=settings)
 
     try:
-        compiled = compiled_with(settings)
+        compiled = compiled_with(graph_module, settings)
     except Exception as error:
-        if not isinstance(error, _InputsMerged) and not _raised_in_freezing(error):
-            raise
-        if not isinstance(error, _InputsMerged):
+        if _raised_in_freezing(error):
             backend.notices.warn(_unfreezable(error))
+        elif not isinstance(error, _InputsMerged):
+            raise
         first.forget()
-        graph_module = unfused.copied(dynamo)
-        compiled = compiled_with({**settings, "freezing": False})
+        compiled = compiled_with(unfused.copied(dynamo), {**settings, "freezing": False})
     called = compiled if recorder is None else eager_at_hand(compiled, dynamo)
     return called if watch is None else _holding(watch, called)
 

@@ -49,13 +49,12 @@ class Static:
     def given_out(self) -> torch.Tensor:
         return (self.inference if torch.is_inference_mode_enabled() else self.tensor).detach()
 
-    def copied(self) -> torch.Tensor:
-        """In memory of the caller's own, and there as it lies here: AOTAutograd makes views of other tensors by it."""
-        return copied_as_it_lies(self.tensor)
-
 
 def copied_as_it_lies(tensor: torch.Tensor) -> torch.Tensor:
-    """A copy with offset and strides, in new memory up to the last element."""
+    """A copy in new memory, which lies there as `tensor` does in its: AOTAutograd makes views of other tensors by the
+    offset and the strides of a result."""
+    if tensor.is_contiguous() and not tensor.storage_offset():
+        return tensor.clone()
     layout = layout_of(tensor)
     return layout.over(bytes_of(tensor.untyped_storage())[: layout.span()[1]].clone().untyped_storage())
 
@@ -212,7 +211,7 @@ def _output(output: Output, memory: Memory, clone: bool) -> ReplayOutput:
     static = Static(memory.buffer_of(root), output.slot.layout).lay(memory.storages[id(root)])
 
     def copied(_inputs: Sequence[Any], _earlier: list[Any]) -> torch.Tensor:
-        return static.copied()
+        return copied_as_it_lies(static.tensor)
 
     def given_out(_inputs: Sequence[Any], _earlier: list[Any]) -> torch.Tensor:
         # A tensor object of the caller's own each time: what they do to its shape or flags stays theirs.

@@ -170,6 +170,7 @@ inline at::Tensor another_over(const at::Tensor& tensor) {
 // A copy in memory of its own, which lies there as `tensor` does in its: AOTAutograd makes views of other tensors by the
 // offset and the strides of a result.
 inline at::Tensor copy_as_it_lies(const at::Tensor& tensor) {
+  if (!tensor.storage_offset() && tensor.is_non_overlapping_and_dense()) return tensor.clone();
   const int64_t last = tensor.numel() ? at::detail::computeStorageNbytes(
                                             tensor.sizes(), tensor.strides(), tensor.itemsize(), tensor.storage_offset())
                                       : 0;
