@@ -13,6 +13,7 @@ import re
 import sysconfig
 import traceback
 from collections.abc import Collection, Iterable, Sequence
+from functools import cache
 from pathlib import Path
 from typing import ClassVar
 
@@ -155,7 +156,7 @@ def users_line(error: BaseException) -> str | None:
     through; of a file that is no Python, the line that is not. None where no such code is in it."""
     if isinstance(error, SyntaxError) and error.filename:
         return f"{shown_path(error.filename)}:{error.lineno}, `{(error.text or '').strip()}`"
-    frames = [f for f in traceback.extract_tb(error.__traceback__) if _is_theirs(f.filename)]
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if is_persons_own(f.filename)]
     if not frames:
         return None
     last = frames[-1]
@@ -163,9 +164,9 @@ def users_line(error: BaseException) -> str | None:
     return f"{shown_path(last.filename)}:{last.lineno} in {last.name}{code}"
 
 
-def _is_theirs(file: str) -> bool:
+def is_persons_own(file: str) -> bool:
     """An installed extension lies within Python's folder, and is somebody's own."""
-    return not file.startswith(_NOT_THEIRS) and ("site-packages" in file or not file.startswith(_PYTHON))
+    return not file.startswith(_not_theirs()) and ("site-packages" in file or not file.startswith(_PYTHON))
 
 
 def shown_path(path: str) -> str:
@@ -174,8 +175,12 @@ def shown_path(path: str) -> str:
     return path.removeprefix(here)
 
 
-_NOT_THEIRS = (*folders(), *folder_of("torch"), "<")
-"""Beginnings of the file names in a traceback that a person did not write."""
+@cache
+def _not_theirs() -> tuple[str, ...]:
+    """Beginnings of the file names in a traceback that a person did not write."""
+    return (*folders(), *folder_of("torch"), "<")
+
+
 _PYTHON = f"{sysconfig.get_path('stdlib')}{os.sep}"
 
 OF_A_PATH = frozenset({errno.ENAMETOOLONG, errno.ELOOP, errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR})

@@ -6,11 +6,11 @@ import linecache
 import os
 import re
 import sys
-import sysconfig
 from functools import cache
 from types import FrameType
 
-from npucompose.packages import folder_of, folders
+from npucompose.errors import is_persons_own
+from npucompose.packages import folder_of
 
 
 def model_line() -> str | None:
@@ -37,16 +37,10 @@ def traced_model_line(trace: str) -> str | None:
 @cache
 def is_models(file: str) -> bool:
     """The models of npucompose count as models, an installed package's too."""
-    if file.startswith(_MODELS):
-        return True
-    if file.startswith(_OTHERS) or _VENDOR in file:
-        return False
-    return "site-packages" in file or not file.startswith(_PYTHON)
+    return file.startswith(_MODELS) or (_VENDOR not in file and is_persons_own(file))
 
 
 _FRAME = re.compile(r'File "([^"]+)", line (\d+), in (\S+)\n\s+(.+)')
 _MODELS = tuple(f"{folder}models{os.sep}" for folder in folder_of("npucompose"))
-_OTHERS = (*folders(), *folder_of("torch"), "<")
 _VENDOR = f"{os.sep}torch_npu{os.sep}"
 """In the path of the vendor's Python, wherever its wheel lies."""
-_PYTHON = f"{sysconfig.get_path('stdlib')}{os.sep}"
