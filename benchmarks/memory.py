@@ -29,13 +29,13 @@ def measured(model: str, name: str) -> dict[str, Any]:
     """One candidate of one model, in this process."""
     import torch
     from candidates import CANDIDATES
-    from performance import reason_of, subject_of
+    from performance import MODELS, reason_of, subject_of
     from subject import Unavailable
 
     make = CANDIDATES[name]
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        subject, inputs = subject_of(model, threads=1)
+        subject, inputs = subject_of(MODELS[model], threads=1)
         subject.own()(*inputs[0])
         gc.collect()
         Path("/proc/self/clear_refs").write_text("5")  # the peak is counted from here (proc(5))

@@ -101,7 +101,7 @@ def measure(model: str, threads: int, seconds: float, without: Mapping[str, str]
 
     # All candidates share the code of one `forward`, of which Dynamo makes eight versions and then no more.
     torch._dynamo.config.recompile_limit = 4 * len(CANDIDATES)
-    subject, inputs = subject_of(model, threads)
+    subject, inputs = subject_of(MODELS[model], threads)
     ready: dict[str, Ready] = {}
     rows: dict[str, dict[str, Any]] = {}
     with torch.no_grad(), warnings.catch_warnings():
@@ -129,7 +129,7 @@ def measure(model: str, threads: int, seconds: float, without: Mapping[str, str]
     return {"model": model, "threads": threads, "load": load, "candidates": rows, **surroundings(threads)}
 
 
-def subject_of(model: str, threads: int) -> tuple[Any, list[Any]]:
+def subject_of(overrides: Sequence[str], threads: int) -> tuple[Any, list[Any]]:
     """(the Subject, the inputs of each step), in this process, which has so many threads from now on."""
     import torch
     from subject import Subject
@@ -138,7 +138,7 @@ def subject_of(model: str, threads: int) -> tuple[Any, list[Any]]:
     from npucompose.compose.session import Session
 
     torch.set_num_threads(threads)
-    live = Session(checked([*MODELS[model], "mode=eager"]))
+    live = Session(checked([*overrides, "mode=eager"]))
     inputs = [live.bind(live.inputs(step)).args for step in range(STEPS)]
     return Subject(module=live.reference, inputs=inputs[0], threads=threads), inputs
 

@@ -23,11 +23,14 @@ import sys
 import tempfile
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from statistics import geometric_mean
 from typing import Any
 
 from attrs import frozen
+
+from benchmarks.compact import compact
 
 HERE = Path(__file__).resolve().parent
 RESULTS = HERE / "results" / "tunings.json"
@@ -36,24 +39,29 @@ SOURCES = HERE.parent / "packages" / "replay" / "src" / "npucompose_replay"
 REPLAY = "npucompose_replay"
 TABLED = ("tiny_ops", "gpt_decode", "gpt_prefill", "minilm", "resnet18", "t5_step")
 SMALL = "hidden_size: 192, num_hidden_layers: 4, num_attention_heads: 6, intermediate_size: 512"
+TEXT = "model.tokens=32"
+
+
+def _of_transformers(architecture: str, configuration: str, *more: str) -> list[str]:
+    return ["model=transformers", f"model.architecture={architecture}", f"model.config={{{configuration}}}", *more]
+
+
 UNTUNED = {
-    "vit": ("ViTForImageClassification", f"{SMALL}, image_size: 64, patch_size: 8"),
-    "mobilenet_v2": ("MobileNetV2ForImageClassification", "image_size: 64, depth_multiplier: 0.5"),
-    "regnet": (
-        "RegNetForImageClassification",
-        "hidden_sizes: [32, 64, 128, 256], depths: [1, 2, 2, 1], groups_width: 16",
+    "vit": _of_transformers("ViTForImageClassification", f"{SMALL}, image_size: 64, patch_size: 8"),
+    "mobilenet_v2": _of_transformers("MobileNetV2ForImageClassification", "image_size: 64, depth_multiplier: 0.5"),
+    "regnet": _of_transformers(
+        "RegNetForImageClassification", "hidden_sizes: [32, 64, 128, 256], depths: [1, 2, 2, 1], groups_width: 16"
     ),
-    "qwen2": ("Qwen2ForCausalLM", f"{SMALL}, num_key_value_heads: 2, vocab_size: 2048"),
-    "distilbert": (
+    "qwen2": _of_transformers("Qwen2ForCausalLM", f"{SMALL}, num_key_value_heads: 2, vocab_size: 2048", TEXT),
+    "distilbert": _of_transformers(
         "DistilBertForSequenceClassification",
         "dim: 256, n_layers: 4, n_heads: 8, hidden_dim: 768, vocab_size: 4096",
+        TEXT,
     ),
-    "gpt_neox": ("GPTNeoXForCausalLM", f"{SMALL}, vocab_size: 2048"),
+    "gpt_neox": _of_transformers("GPTNeoXForCausalLM", f"{SMALL}, vocab_size: 2048", TEXT),
 }
-"""{a model that no tuning was made for: (class of transformers, its configuration)}."""
+"""{a model that no tuning was made for: its overrides}."""
 ALL, AGAIN = "all", "all, made again"
-GOAL, BEST = 1.03, 1.10
-"""What pays: a geometric mean, or one cell, from which a tuning stays."""
 
 
 # -- what stands in the place of a tuning that is switched off
@@ -113,85 +121,62 @@ def _no_unfused(wants: Callable[..., Any]) -> Callable[..., Any]:
     return asked
 
 
-KERNELS = f"{REPLAY}.inductor.kernels"
-TUNINGS: Mapping[str, tuple[Switch, ...]] = {
-    "text of Inductor's templates, all": (
-        Switch(KERNELS, "_registers_used", _nothing),
-        Switch(KERNELS, "_larger_blocks", _nothing),
-        Switch(KERNELS, "_small_ones_on_one_thread", _nothing),
-        Switch(KERNELS, "sums_in_parts", _nothing),
-        Switch(KERNELS, "fetching_ahead", _nothing),
-        Switch(KERNELS, "gelu_as_a_sigmoid", _nothing),
-    ),
-    "flags of the compiler (sums in registers)": (Switch(KERNELS, "_registers_used", _nothing),),
-    "sums in parts, compensated": (Switch(KERNELS, "sums_in_parts", _nothing),),
-    "prefetch of packed weights": (Switch(KERNELS, "fetching_ahead", _nothing),),
-    "a template's GELU": (Switch(KERNELS, "gelu_as_a_sigmoid", _nothing),),
-    "blocks of a Zen 5, small products on one thread": (
-        Switch(KERNELS, "_larger_blocks", _nothing),
-        Switch(KERNELS, "_small_ones_on_one_thread", _nothing),
-    ),
-    "contests of libraries, all": (
-        Switch(f"{REPLAY}.products.linears", "choose_linears", _left),
-        Switch(f"{REPLAY}.products.batched", "choose_batched", _left),
-        Switch(f"{REPLAY}.products.attention", "choose_attention", _left),
-    ),
-    "linears": (Switch(f"{REPLAY}.products.linears", "choose_linears", _left),),
-    "batched products": (Switch(f"{REPLAY}.products.batched", "choose_batched", _left),),
-    "attention by oneDNN": (Switch(f"{REPLAY}.products.attention", "choose_attention", _left),),
-    "cold contests": (Switch(f"{REPLAY}.products.cold", "ColdProducts.timing", _nothing),),
-    "forms of operators, all": (
-        Switch(f"{REPLAY}.products.known_forms", "in_known_forms", _left),
-        Switch(f"{REPLAY}.products.known_forms", "without_tanh", _left),
-        Switch(f"{REPLAY}.products.known_forms", "sums_in_two", _left),
-        Switch(f"{REPLAY}.products.folded_scales", "fold_scales", _left),
-        Switch(f"{REPLAY}.inductor.in_place", "scatter_in_place", _left),
-    ),
-    "known forms": (
-        Switch(f"{REPLAY}.products.known_forms", "in_known_forms", _left),
-        Switch(f"{REPLAY}.products.known_forms", "without_tanh", _left),
-    ),
-    "sums over rows": (Switch(f"{REPLAY}.products.known_forms", "sums_in_two", _left),),
-    "folded scales": (Switch(f"{REPLAY}.products.folded_scales", "fold_scales", _left),),
-    "in-place scatter": (Switch(f"{REPLAY}.inductor.in_place", "scatter_in_place", _left),),
+KERNELS, PRODUCTS = f"{REPLAY}.inductor.kernels", f"{REPLAY}.products"
+GROUPS: Mapping[str, Mapping[str, tuple[Switch, ...]]] = {
+    "text of Inductor's templates, all": {
+        "flags of the compiler (sums in registers)": (Switch(KERNELS, "_registers_used", _nothing),),
+        "sums in parts, compensated": (Switch(KERNELS, "sums_in_parts", _nothing),),
+        "prefetch of packed weights": (Switch(KERNELS, "fetching_ahead", _nothing),),
+        "a template's GELU": (Switch(KERNELS, "gelu_as_a_sigmoid", _nothing),),
+        "blocks of a Zen 5, small products on one thread": (
+            Switch(KERNELS, "_larger_blocks", _nothing),
+            Switch(KERNELS, "_small_ones_on_one_thread", _nothing),
+        ),
+    },
+    "contests of libraries, all": {
+        "linears": (Switch(f"{PRODUCTS}.linears", "choose_linears", _left),),
+        "batched products": (Switch(f"{PRODUCTS}.batched", "choose_batched", _left),),
+        "attention by oneDNN": (Switch(f"{PRODUCTS}.attention", "choose_attention", _left),),
+    },
+    "forms of operators, all": {
+        "known forms": (
+            Switch(f"{PRODUCTS}.known_forms", "in_known_forms", _left),
+            Switch(f"{PRODUCTS}.known_forms", "without_tanh", _left),
+        ),
+        "sums over rows": (Switch(f"{PRODUCTS}.known_forms", "sums_in_two", _left),),
+        "folded scales": (Switch(f"{PRODUCTS}.folded_scales", "fold_scales", _left),),
+        "in-place scatter": (Switch(f"{REPLAY}.inductor.in_place", "scatter_in_place", _left),),
+    },
+}
+"""{related tunings: {one of them: what is switched off for it}}."""
+ALONE: Mapping[str, tuple[Switch, ...]] = {
+    "cold contests": (Switch(f"{PRODUCTS}.cold", "ColdProducts.timing", _nothing),),
     "huge pages": (Switch(f"{REPLAY}.captured_graph", "move_weights", _left),),
     "held kernels (native)": (Switch(f"{REPLAY}.executor.native", "Native.__init__", wraps=_never_direct),),
     "fused against recorded (whole graphs)": (
         Switch(f"{REPLAY}.inductor.native", "NativeRecorder.wants", wraps=_no_unfused),
     ),
 }
-"""{a tuning: what is switched off for it}; a group first, then its members."""
-
-
+WHOLE = {group: tuple(chain(*members.values())) for group, members in GROUPS.items()}
+TUNINGS: Mapping[str, tuple[Switch, ...]] = {**WHOLE, **dict(chain(*(one.items() for one in GROUPS.values()))), **ALONE}
+"""{a tuning, the groups first: what is switched off for it}."""
 MODULES: Mapping[str, tuple[str, ...]] = {
-    "text of Inductor's templates, all": (
-        "inductor/sums",
-        "inductor/prefetch",
-        "inductor/epilogues",
-        "inductor/kernels",
-    ),
+    "text of Inductor's templates, all": ("inductor/kernels",),
     "sums in parts, compensated": ("inductor/sums",),
     "prefetch of packed weights": ("inductor/prefetch",),
     "a template's GELU": ("inductor/epilogues",),
-    "contests of libraries, all": (
-        "products/linears",
-        "products/batched",
-        "products/attention",
-        "products/onednn",
-        "products/timed_calls",
-    ),
+    "contests of libraries, all": ("products/onednn", "products/timed_calls"),
     "linears": ("products/linears",),
     "batched products": ("products/batched",),
     "attention by oneDNN": ("products/attention",),
     "cold contests": ("products/cold",),
-    "forms of operators, all": ("products/known_forms", "products/folded_scales", "inductor/in_place"),
     "known forms": ("products/known_forms",),
     "folded scales": ("products/folded_scales",),
     "in-place scatter": ("inductor/in_place",),
     "huge pages": ("memory/huge_pages",),
     "fused against recorded (whole graphs)": ("front/contest", "inductor/unfused"),
 }
-"""{a tuning: the modules that are there for it}; the others are a part of one."""
+"""{a tuning: the modules that are there for it, of a group beside those of its members}."""
 
 
 # -- one model, in a process of its own
@@ -204,30 +189,27 @@ def _own_cache(folder: Path, native: Path) -> None:
     os.environ["NPUCOMPOSE_CACHE"] = str(folder)
 
 
-def _overrides(architecture: str, configuration: str) -> list[str]:
-    chosen = ["model=transformers", f"model.architecture={architecture}", f"model.config={{{configuration}}}"]
-    return [*chosen, "model.tokens=32"] if "image" not in configuration and "depths" not in configuration else chosen
-
-
 def measure(model: str, seconds: float, tunings: Sequence[str]) -> dict[str, Any]:
     """The ratios of one model: what each tuning is worth here, or why there is no figure."""
     import torch
 
     sys.path.insert(0, str(HERE))
     import performance
-    from candidates import _detached as performance_candidate
+    from candidates import detached
 
     from npucompose.machine import cache_dir
     from npucompose.measure.timing import interleaved, paired_ratio
     from npucompose_replay.executor import build
 
     build.load()
-    ours = performance_candidate("mode=max-autotune", "target.measuring=always")
     torch._dynamo.config.recompile_limit = 4 * (len(tunings) + 2)
-    performance.MODELS = {**performance.MODELS, **{name: _overrides(*made) for name, made in UNTUNED.items()}}
-    subject, inputs = performance.subject_of(model, 1)
+    subject, inputs = performance.subject_of(UNTUNED.get(model) or performance.MODELS[model], 1)
     calls: dict[str, Callable[[], Any]] = {}
     rows: dict[str, Any] = {}
+
+    def ours(subject: Any) -> Any:
+        return detached(subject, "mode=max-autotune", "target.measuring=always")
+
     with torch.no_grad(), warnings.catch_warnings(), tempfile.TemporaryDirectory() as folder:
         warnings.simplefilter("ignore")
         expected = performance.Expected.of(subject, inputs)
@@ -261,13 +243,8 @@ def run(model: str, seconds: float, tunings: Sequence[str]) -> None:
         return
     known = json.loads(RESULTS.read_text()) if RESULTS.is_file() else {}
     known[model] = json.loads(done.stdout.splitlines()[-1])
-    RESULTS.write_text(_compact(known))
+    RESULTS.write_text(compact(known) + "\n")
     page()
-
-
-def _compact(known: Mapping[str, Any]) -> str:
-    lines = [f" {json.dumps(model)}: {json.dumps(known[model])}" for model in sorted(known)]
-    return "{\n" + ",\n".join(lines) + "\n}\n"
 
 
 # -- the table
@@ -277,7 +254,8 @@ def statements_of(tuning: str) -> int | None:
     """Statements of the modules of a tuning; None where it has none of its own."""
     from tools.budgets import statements_of as counted
 
-    texts = [(SOURCES / f"{module}.py").read_text(encoding="utf-8") for module in MODULES.get(tuning, ())]
+    modules = [module for one in (tuning, *GROUPS.get(tuning, ())) for module in MODULES.get(one, ())]
+    texts = [(SOURCES / f"{module}.py").read_text(encoding="utf-8") for module in modules]
     return sum(counted(ast.parse(text)) for text in texts) if texts else None
 
 
