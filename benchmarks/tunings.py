@@ -2,8 +2,8 @@
 
 One process for each model, one thread. In it the model is made with everything switched on, twice (what two makings of
 the same differ by is the noise of the table), and once more for each tuning with only that one switched off; each
-making measures its contests anew, in a cache of its own. All of them are then called in turns. A figure is the median
-of the ratios of each round: the time without the tuning over the time with it, so that 1.05 says that the tuning is
+making has Inductor measure its products anew, in a cache of its own. All of them are then called in turns. A figure is
+the median of the ratios of each round: the time without the tuning over the time with it, so that 1.05 says that the tuning is
 worth 5 %. Results are compared with eager's before anything is timed.
 
 Six of the models are those of the table of docs/performance.md, six were never used for tuning. Results go to
@@ -111,32 +111,16 @@ def _never_direct(init: Callable[..., Any]) -> Callable[..., Any]:
     return made
 
 
-def _no_unfused(wants: Callable[..., Any]) -> Callable[..., Any]:
-    def asked(self: Any, subject: Any) -> bool:
-        if subject.is_for_operators:
-            return wants(self, subject)
-        self._unfused = None
-        return True
-
-    return asked
-
-
 KERNELS, PRODUCTS = f"{REPLAY}.inductor.kernels", f"{REPLAY}.products"
 GROUPS: Mapping[str, Mapping[str, tuple[Switch, ...]]] = {
     "text of Inductor's templates, all": {
         "flags of the compiler (sums in registers)": (Switch(KERNELS, "_registers_used", _nothing),),
         "sums in parts, compensated": (Switch(KERNELS, "sums_in_parts", _nothing),),
         "prefetch of packed weights": (Switch(KERNELS, "fetching_ahead", _nothing),),
-        "a template's GELU": (Switch(KERNELS, "gelu_as_a_sigmoid", _nothing),),
         "blocks of a Zen 5, small products on one thread": (
             Switch(KERNELS, "_larger_blocks", _nothing),
             Switch(KERNELS, "_small_ones_on_one_thread", _nothing),
         ),
-    },
-    "contests of libraries, all": {
-        "linears": (Switch(f"{PRODUCTS}.linears", "choose_linears", _left),),
-        "batched products": (Switch(f"{PRODUCTS}.batched", "choose_batched", _left),),
-        "attention by oneDNN": (Switch(f"{PRODUCTS}.attention", "choose_attention", _left),),
     },
     "forms of operators, all": {
         "known forms": (
@@ -150,12 +134,8 @@ GROUPS: Mapping[str, Mapping[str, tuple[Switch, ...]]] = {
 }
 """{related tunings: {one of them: what is switched off for it}}."""
 ALONE: Mapping[str, tuple[Switch, ...]] = {
-    "cold contests": (Switch(f"{PRODUCTS}.cold", "ColdProducts.timing", _nothing),),
     "huge pages": (Switch(f"{REPLAY}.captured_graph", "move_weights", _left),),
     "held kernels (native)": (Switch(f"{REPLAY}.executor.native", "Native.__init__", wraps=_never_direct),),
-    "fused against recorded (whole graphs)": (
-        Switch(f"{REPLAY}.inductor.native", "NativeRecorder.wants", wraps=_no_unfused),
-    ),
 }
 WHOLE = {group: tuple(chain(*members.values())) for group, members in GROUPS.items()}
 TUNINGS: Mapping[str, tuple[Switch, ...]] = {**WHOLE, **dict(chain(*(one.items() for one in GROUPS.values()))), **ALONE}
@@ -164,17 +144,10 @@ MODULES: Mapping[str, tuple[str, ...]] = {
     "text of Inductor's templates, all": ("inductor/kernels",),
     "sums in parts, compensated": ("inductor/sums",),
     "prefetch of packed weights": ("inductor/prefetch",),
-    "a template's GELU": ("inductor/epilogues",),
-    "contests of libraries, all": ("products/onednn", "products/timed_calls"),
-    "linears": ("products/linears",),
-    "batched products": ("products/batched",),
-    "attention by oneDNN": ("products/attention",),
-    "cold contests": ("products/cold",),
     "known forms": ("products/known_forms",),
     "folded scales": ("products/folded_scales",),
     "in-place scatter": ("inductor/in_place",),
     "huge pages": ("memory/huge_pages",),
-    "fused against recorded (whole graphs)": ("front/contest", "inductor/unfused"),
 }
 """{a tuning: the modules that are there for it, of a group beside those of its members}."""
 
@@ -208,7 +181,7 @@ def measure(model: str, seconds: float, tunings: Sequence[str]) -> dict[str, Any
     rows: dict[str, Any] = {}
 
     def ours(subject: Any) -> Any:
-        return detached(subject, "mode=max-autotune", "target.measuring=always")
+        return detached(subject, "mode=max-autotune")
 
     with torch.no_grad(), warnings.catch_warnings(), tempfile.TemporaryDirectory() as folder:
         warnings.simplefilter("ignore")

@@ -17,7 +17,7 @@ def test_what_is_switched_off_is_there_again_afterwards(tuning: str) -> None:
 
 
 def test_a_name_that_is_gone_is_an_error() -> None:
-    with pytest.raises(KeyError), Switch("npucompose_replay.products.linears", "gone").off():
+    with pytest.raises(KeyError), Switch("npucompose_replay.products.known_forms", "gone").off():
         pass
 
 
