@@ -30,9 +30,9 @@ be warm). The *kernel floor* of a recording is what its kernels take by themselv
 64 KiB and more outside of the pool finds it as cold as in a replay).
 
 All figures are of sources in which products and attention were tried by oneDNN and ATen as well, and a graph unfused
-([a percent](tunings.md)). Intel Xeon's are older: there a part of a sum has 192 terms and few rows one register, a weight
-that a model has once is hot when libraries are tried, a template computes a GELU with a tanh, and a batch norm is folded
-in float32. AMD EPYC's figures of gpt_prefill are of sources in which 64 to 127 terms are one part, as well.
+([a percent](tunings.md)). Intel Xeon's are older: there a part of a sum has 192 terms and few rows one register, a
+weight that a model has once is hot when libraries are tried, a template computes a GELU with a tanh, and a batch norm
+is folded in float32. AMD EPYC's figures of gpt_prefill are of sources in which 64 to 127 terms are one part, as well.
 
 Each machine has a page of its own with times, quartiles, errors, versions and the reasons where there is no
 figure: {links}.

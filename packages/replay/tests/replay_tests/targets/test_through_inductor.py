@@ -121,6 +121,17 @@ def test_freezing_can_be_left_out(model: nn.Module, monkeypatch: pytest.MonkeyPa
     assert frozen == []
 
 
+def test_a_model_that_is_fused_gives_its_results_and_its_state(model: nn.Module):
+    reference = copy.deepcopy(model)
+    fast = npucompose.compile(model, *FUSED)
+    with torch.no_grad():
+        for value in (0.5, -1.0):
+            x = torch.full((8, 64), value)
+            torch.testing.assert_close(fast(x), reference(x))
+    torch.testing.assert_close(model.get_buffer("seen"), reference.get_buffer("seen"))
+    assert len(fast.materialised.backend.compilations) == 1
+
+
 def test_times_are_taken_from_no_cache_of_inductors(monkeypatch: pytest.MonkeyPatch):
     asked: list[dict[str, Any]] = []
 
