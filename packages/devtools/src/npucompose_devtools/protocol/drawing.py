@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from npucompose_devtools.protocol.explore import Finding, ProtocolVerdict, TraceStep
 
@@ -31,7 +31,7 @@ def page_of(finding: Finding) -> str:
     lines.append(_line("", dict(zip(columns, columns, strict=True)), columns, widths, numbers))
     lines += (_line(str(at), {name: text}, columns, widths, numbers) for at, (name, text) in enumerate(cells, 1))
     lines += (_line("", {name: text}, columns, widths, numbers) for name, text in ends)
-    return "\n".join([*lines, *_below(finding)])
+    return "\n".join([*lines, *(["", *finding.why] if finding.why else [])])
 
 
 def summary_of(verdict: ProtocolVerdict) -> str:
@@ -41,12 +41,6 @@ def summary_of(verdict: ProtocolVerdict) -> str:
         found = f"not decided{f', {found} so far' * bool(verdict.findings)}"
     how = "every order explored" if verdict.complete else "given up before every order was explored"
     return f"{found}: {verdict.states:,} states and {verdict.turns:,} turns, {how}"
-
-
-def _below(finding: Finding) -> Iterator[str]:
-    if finding.why:
-        yield ""
-        yield from finding.why
 
 
 def _cell(step: TraceStep) -> str:

@@ -141,14 +141,18 @@ def _next(logits: Tensor) -> tuple[Tensor, Tensor]:
     return last.argmax(-1, keepdim=True), last
 
 
-class Prefill(nn.Module):
-    """forward(prompt) -> (the token behind it [batch, 1], its logits); the cache is written from its beginning."""
+class Step(nn.Module):
+    """One of the two halves of generation, over the cache that both have."""
 
     cached: CachedDecoder
 
     def __init__(self, cached: CachedDecoder) -> None:
         super().__init__()
         self.cached = cached
+
+
+class Prefill(Step):
+    """forward(prompt) -> (the token behind it [batch, 1], its logits); the cache is written from its beginning."""
 
     def forward(self, prompt: Tensor) -> tuple[Tensor, Tensor]:
         self.cached.start.zero_()
@@ -156,31 +160,23 @@ class Prefill(nn.Module):
         return _next(out.logits)
 
 
-class Decode(nn.Module):
+class Decode(Step):
     """forward(token [batch, 1], position [1]) -> (the next token [batch, 1], its logits)."""
-
-    cached: CachedDecoder
-
-    def __init__(self, cached: CachedDecoder) -> None:
-        super().__init__()
-        self.cached = cached
 
     def forward(self, token: Tensor, position: Tensor) -> tuple[Tensor, Tensor]:
         self.cached.start.copy_(position)
         return _next(self.cached.inner(input_ids=token, past_key_values=self.cached.cache, use_cache=True).logits)
 
 
-class EncoderPrefill(nn.Module):
+class EncoderPrefill(Step):
     """forward(prompt) -> (the decoder's token behind `begin`, its logits): the encoder reads the prompt, and its keys
     and values lie in the cache from then on.
     """
 
-    cached: CachedDecoder
     begin: Tensor
 
     def __init__(self, cached: CachedDecoder, begin: Tensor) -> None:
-        super().__init__()
-        self.cached = cached
+        super().__init__(cached)
         self.register_buffer("begin", begin)
 
     def forward(self, prompt: Tensor) -> tuple[Tensor, Tensor]:
@@ -195,14 +191,8 @@ class EncoderPrefill(nn.Module):
         return _next(out.logits)
 
 
-class EncoderDecode(nn.Module):
+class EncoderDecode(Step):
     """forward(token [batch, 1], position [1]) -> (the next token of the decoder [batch, 1], its logits)."""
-
-    cached: CachedDecoder
-
-    def __init__(self, cached: CachedDecoder) -> None:
-        super().__init__()
-        self.cached = cached
 
     def forward(self, token: Tensor, position: Tensor) -> tuple[Tensor, Tensor]:
         cached = self.cached
