@@ -374,7 +374,7 @@ def _extra_keys(error: ForbiddenExtraKeysError, section: str) -> Iterator[str]:
         if key in engine:
             yield f"'{key}' @ {section} comes from the experiment's '{engine[key]}': set that, not this"
         else:
-            yield unknown("key", str(key), choices, section) + instead_of(f"{section}.{key}")
+            yield unknown("key", str(key), choices, section, more=instead_of(f"{section}.{key}"))
 
 
 _STRICT, _LENIENT = _made(every_key=True), _made(every_key=False)
