@@ -132,10 +132,9 @@ def listed(names: Iterable[str]) -> str:
 
 
 def unknown(kind: str, name: str, choices: Sequence[str], where: str = "", more: str = "") -> str:
-    """`unknown pass 'ces'. Did you mean 'cse'? Choices: cse, dead_code.`, with ` @ where` before the full stop and `more`
-    behind all.
+    """`unknown pass 'ces'. Did you mean 'cse'? Choices: cse, dead_code.`, with ` @ where` before the full stop.
 
-    Of what a package brings that is not installed, that package and the line that installs it.
+    `more` stands behind all. Of what a package brings that is not installed, that package and the line that installs it.
     """
     if lacking := not_installed(kind, name, where):
         return lacking

@@ -34,6 +34,7 @@ def measured(winner: str = "onednn") -> Winner:
 def test_what_was_measured_once_is_remembered_by_other_compilations_and_measured_no_more():
     first = Winners(threads=2).keep(measured())
     again = Winners(threads=2).known("k", WAYS)
+    assert again is not None
     assert again == evolve(first, by="remembered")
     assert "remembered" in again.words
 
