@@ -15,9 +15,8 @@ from npucompose.schema.capabilities import Capabilities
 from npucompose.schema.profile_table import Interval, Line, ProfileTable, SizeTimes
 from npucompose.schema.streams import Streams
 from npucompose.streams import apply, decision_of
-from npucompose.streams.calibrated import MODEL_DOUBT
+from npucompose.streams.calibrated import MODEL_DOUBT, Feature, of_node, of_row
 from npucompose.streams.cost import ResultSizes
-from npucompose.streams.features import Feature, of_node, of_row
 from npucompose.streams.problem import Problem
 from npucompose.vendor.devices import ATLAS_A2, DeviceModel
 from tests.sample_graphs import mm_abs_sub, traced

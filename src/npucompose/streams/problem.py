@@ -21,12 +21,10 @@ from npucompose.schema.cost_table import CostTable
 from npucompose.schema.profile_table import ProfileTable
 from npucompose.schema.streams import Cores, CostSource, Streams
 from npucompose.streams import dag, explicit, gangs
-from npucompose.streams.calibrated import Calibrated, calibrated
-from npucompose.streams.cost import ResultSizes, clocked, elements_of, measured, roofline, work_of
+from npucompose.streams.calibrated import Calibrated, Profiled, calibrated, profiled
+from npucompose.streams.cost import ResultSizes, clocked, elements_of, measured, on_link, roofline, work_of
 from npucompose.streams.events import fewest_events, in_runs
-from npucompose.streams.link import on_link
 from npucompose.streams.memory import Footprint, Life, footprint
-from npucompose.streams.profiled import Profiled, profiled
 from npucompose.streams.simulate import Work, simulate
 from npucompose.streams.strategies.instance import Instance, TimedPlan
 from npucompose.vendor.devices import DeviceModel
