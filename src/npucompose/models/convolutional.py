@@ -35,7 +35,7 @@ class ResNet18(Network):
     def network(self) -> nn.Module:
         import torch
 
-        from npucompose.models.convolutions import BasicBlock, Normed
+        from npucompose.models.layers import BasicBlock, Normed
 
         class ResNet18Module(torch.nn.Module):
             """A convolution of 7×7 and a pooling, four stages of blocks, the mean over the image, linear."""
@@ -86,7 +86,7 @@ class UNet(Network):
     def network(self) -> nn.Module:
         import torch
 
-        from npucompose.models.convolutions import DoubleConvolution, Up
+        from npucompose.models.layers import DoubleConvolution, Up
 
         class UNetModule(torch.nn.Module):
             def __init__(self, channels: int, depth: int, classes: int) -> None:

@@ -79,7 +79,7 @@ class PagedDecode(Network):
         import torch
 
         from npucompose import ops
-        from npucompose.models.paged_layers import PagedAttention
+        from npucompose.models.layers import PagedAttention
 
         ops.define()
         pages = pages_of(self.batch, self.longest, self.page)
@@ -161,7 +161,7 @@ class PagedPrefill(Network):
         import torch
 
         from npucompose import ops
-        from npucompose.models.paged_layers import PagedAttention
+        from npucompose.models.layers import PagedAttention
 
         ops.define()
         pages = pages_of(self.prompts, self.cached + self.counts[-1], self.page)
