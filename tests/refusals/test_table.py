@@ -67,7 +67,7 @@ NO_STRANGERS = {
     "npucompose_replay.executor.tables": "a user's own folder: test_calibration.py",
     "npucompose.machine": "the kernel's files",
     "npucompose.measure.environment": "the kernel's files",
-    "npucompose.measure.profile": "what the profiler has just written",
+    "npucompose.measure.timing": "what the profiler has just written",
     "npucompose.vendor.devices": "the package's own table",
     "npucompose.vendor.variables": "the package's own table",
     "npucompose.vendor.wheel_operators": "the package's own tables",

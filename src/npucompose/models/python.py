@@ -20,8 +20,18 @@ from attrs import evolve, frozen
 from npucompose.errors import ConfigError
 from npucompose.input_safety import read_text
 from npucompose.models.base import STEPS, Built, Inputs, Model, generator, inference, seeded
-from npucompose.models.example_inputs import InputSpec, check_file, from_file, from_table
-from npucompose.models.inputs import bind, bound, call_problems, mapped, shown_signature, signature_of
+from npucompose.models.inputs import (
+    InputSpec,
+    bind,
+    bound,
+    call_problems,
+    check_file,
+    from_file,
+    from_table,
+    mapped,
+    shown_signature,
+    signature_of,
+)
 from npucompose.registry import UserFunction, working_directory_importable
 from npucompose.table.options import LONGEST, NAME, option
 

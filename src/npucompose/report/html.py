@@ -28,7 +28,7 @@ from npucompose.report.graph_view import graph_view
 from npucompose.report.json import PAGE
 from npucompose.report.overview import overview
 from npucompose.report.plan_words import stream_words
-from npucompose.report.summary import stream_line
+from npucompose.report.terminal import stream_line
 from npucompose.report.words import (
     TITLES,
     WAYS,

@@ -88,19 +88,21 @@ MODEL_DOUBT = 0.15
 
 
 @frozen
-class Calibrated:
+class Tabled:
     """The work of a graph's kernels, and by which share its time may be longer than they say."""
 
     work: tuple[Work, ...]
     spread: float
+    use: ProfileUse | None = None
+    """Of a profile: its files, and which of its rows were used."""
 
 
-def calibrated(kernels: Sequence[fx.Node], table: CostTable, sizes: ResultSizes) -> Calibrated:
+def calibrated(kernels: Sequence[fx.Node], table: CostTable, sizes: ResultSizes) -> Tabled:
     """By the table: one thread for a kernel of a stream, all of torch's threads where kernels run one by one."""
     found = [_estimate(kernel, table, sizes) for kernel in kernels]
     whole = sum(one.one_us for one in found)
     doubt = sum(one.one_us * one.doubt for one in found) / whole if whole else 0.0
-    return Calibrated(
+    return Tabled(
         work=tuple(Work(us=one.one_us, in_a_row_us=one.all_us, vector=1) for one in found),
         spread=max(doubt, MODEL_DOUBT),
     )
@@ -173,15 +175,7 @@ def product_flops(left: Sequence[int], right: Sequence[int], made: Sequence[int]
     return 2.0 * math.sqrt(float(a) * float(b) * float(c) / batch) if batch else 0.0
 
 
-@frozen
-class Profiled:
-    work: tuple[Work, ...]
-    spread: float
-    """By which share the kernels' times may be longer."""
-    use: ProfileUse
-
-
-def profiled(kernels: Sequence[fx.Node], table: ProfileTable, model: DeviceModel, sizes: ResultSizes) -> Profiled:
+def profiled(kernels: Sequence[fx.Node], table: ProfileTable, model: DeviceModel, sizes: ResultSizes) -> Tabled:
     """A profiled kernel keeps the cores that its shapes say, and takes the launch and the time of the table; one of
     whose family the table has nothing takes what the roofline says, and counts as sure as the others."""
     work: list[Work] = []
@@ -209,7 +203,7 @@ def profiled(kernels: Sequence[fx.Node], table: ProfileTable, model: DeviceModel
         rows=sum(entries.values()),
         entries=entries,
     )
-    return Profiled(tuple(work), max(doubt / whole if whole else 0.0, MODEL_DOUBT), use)
+    return Tabled(tuple(work), max(doubt / whole if whole else 0.0, MODEL_DOUBT), use)
 
 
 def _timed(shaped: Work, guess: ProfileEstimate, model: DeviceModel) -> Work:

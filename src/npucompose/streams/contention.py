@@ -53,7 +53,8 @@ def settled(plan: ScheduledPlan, *, order: bool, divide: bool, max_events: int |
         pairs = [pair for pair in contended(plan) if pair not in seen]
         if not pairs:
             break
-        changes = list(_everywhere(plan, pairs)) if divide and not seen else []
+        everywhere = sorted({index for pair in pairs for index in pair})
+        changes = list(_divisions(plan, everywhere)) if divide and not seen else []
         first, second = sorted(pairs[0], key=lambda index: (-urgency[index], index))
         changes += _turns(first, second) if order else ()
         changes += _nearby(plan, first, pairs) if divide else ()
@@ -107,10 +108,6 @@ def _nearby(plan: ScheduledPlan, kernel: int, pairs: Pairs) -> Iterator[_Change]
     yield from _divisions(plan, direct)
     if (near := _connected(kernel, pairs)) != direct:
         yield from _divisions(plan, near)
-
-
-def _everywhere(plan: ScheduledPlan, pairs: Pairs) -> Iterator[_Change]:
-    return _divisions(plan, sorted({index for pair in pairs for index in pair}))
 
 
 def _divisions(plan: ScheduledPlan, kernels: Sequence[int]) -> Iterator[_Change]:

@@ -12,7 +12,7 @@ from attrs import evolve, frozen
 from airflow_free.stage import Facts, Stage
 from npucompose.errors import ConfigError, NpuComposeError
 from npucompose.experiment.stages.benchmark import as_asked
-from npucompose.models.generation import Generation, GreedyLoop, Step
+from npucompose.models.base import Generation, GreedyLoop, Step
 from npucompose.results.measured import OURS, GenerateFacts, GenerationPoint, GenerationTime, Way
 from npucompose.schema.scenario import GENERATE
 from npucompose.table.modes import MODES

@@ -16,8 +16,7 @@ from transformers import DynamicCache, StaticCache  # pyright: ignore[reportMiss
 from transformers.cache_utils import EncoderDecoderCache, StaticLayer  # pyright: ignore[reportMissingImports]
 
 from npucompose.errors import ConfigError
-from npucompose.models.base import Built, Inputs, generator, inference
-from npucompose.models.generation import Generation
+from npucompose.models.base import Built, Generation, Inputs, generator, inference
 from npucompose.schema.scenario import Scenario
 from npucompose_extras.pretrained.small_configs import POSITIONS
 
