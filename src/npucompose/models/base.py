@@ -20,8 +20,6 @@ from npucompose.table.options import option
 if TYPE_CHECKING:
     from torch import Generator, Tensor, nn
 
-    from npucompose.models.base import Generations
-
 
 Step = Callable[..., tuple[Any, Any]]
 """prefill(prompt) or decode(token [batch, 1], position [1]) -> (next token [batch, 1], its logits)."""
