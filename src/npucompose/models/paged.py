@@ -114,7 +114,6 @@ class PagedDecode(Network):
         )
 
     def inputs(self, step: int, chance: Generator) -> Inputs:
-        from npucompose.models.paged import angles, block_table, slots
 
         lengths = [min(self.length + n + step * self.grow, self.longest) for n in range(self.batch)]
         table = block_table(self.batch, self.longest, self.page, chance)
@@ -194,8 +193,6 @@ class PagedPrefill(Network):
 
     def inputs(self, step: int, chance: Generator) -> Inputs:
         from itertools import accumulate
-
-        from npucompose.models.paged import angles, block_table, slots
 
         table = block_table(self.prompts, self.cached + self.counts[-1], self.page, chance)
         places = [(n, self.cached + at) for n, count in enumerate(self.counts) for at in range(count)]
@@ -309,7 +306,6 @@ class MlaDecode(Network):
         )
 
     def inputs(self, step: int, chance: Generator) -> Inputs:
-        from npucompose.models.paged import angles, block_table, slots
 
         lengths = [self.length + n for n in range(self.batch)]
         table = block_table(self.batch, lengths[-1], self.page, chance)
