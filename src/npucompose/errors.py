@@ -134,7 +134,7 @@ def listed(names: Iterable[str]) -> str:
 def unknown(kind: str, name: str, choices: Sequence[str], where: str = "", more: str = "") -> str:
     """`unknown pass 'ces'. Did you mean 'cse'? Choices: cse, dead_code.`, with ` @ where` before the full stop.
 
-    `more` stands behind all. Of what a package brings that is not installed, that package and the line that installs it.
+    `more` stands behind all. Of what a package brings that is not installed: the package, the line that installs it.
     """
     if lacking := not_installed(kind, name, where):
         return lacking

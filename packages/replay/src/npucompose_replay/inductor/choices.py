@@ -19,7 +19,7 @@ from torch._inductor.runtime.benchmarking import Benchmarker
 from torch._inductor.select_algorithm import ExternKernelCaller
 
 from npucompose.machine import Attendance
-from npucompose.results.winners import Winner
+from npucompose.results.graphs import Winner
 from npucompose_replay.inductor.cache import replaced
 from npucompose_replay.products.winners import Winners
 

@@ -14,7 +14,7 @@ from torch._inductor import select_algorithm
 from torch._inductor.runtime.benchmarking import Benchmarker
 
 import npucompose
-from npucompose.results.winners import Winner
+from npucompose.results.graphs import Winner
 from npucompose_replay.inductor import choices
 from npucompose_replay.inductor.choices import ATTENDED, TEMPLATE, choosing
 from npucompose_replay.products.winners import Winners

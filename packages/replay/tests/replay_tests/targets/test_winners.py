@@ -9,7 +9,7 @@ import pytest
 from attrs import evolve
 
 from npucompose.errors import CompileError
-from npucompose.results.winners import Winner
+from npucompose.results.graphs import Winner
 from npucompose_replay.products import winners
 from npucompose_replay.products.winners import Winners
 
