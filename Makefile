@@ -92,7 +92,7 @@ test-torch:  ## what this says of target=cpu, with another torch: make test-torc
 	sed 's/^torch==.*/torch==$(TORCH)/' constraints.txt >.torch-$(TORCH)/constraints.txt
 	$(MAKE) VENV=.torch-$(TORCH) CONSTRAINTS=.torch-$(TORCH)/constraints.txt .torch-$(TORCH)/.ready
 	.torch-$(TORCH)/bin/python run.py model=tiny_ops mode=max-autotune
-	$(subst $(VENV)/,.torch-$(TORCH)/,$(PYTEST)) --ignore=tests/targets/npu_offline packages/replay tests/targets tests/compose
+	$(subst $(VENV)/,.torch-$(TORCH)/,$(PYTEST)) packages/replay tests/targets tests/compose
 
 surroundings: $(READY) wheel native  ## the same in a checkout, in a strange path, as another user, on one core, shuffled
 	OMP_NUM_THREADS=$(THREADS) $(BIN)/python -m tools.surroundings

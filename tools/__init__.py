@@ -1,1 +1,7 @@
 """Scripts that keep the project's own data files up to date."""
+
+import sys
+from pathlib import Path
+
+# Whose programs some of them run.
+sys.path.append(str(Path(__file__).resolve().parents[1] / "packages" / "replay" / "tests"))
