@@ -19,7 +19,6 @@ from attrs import evolve
 from airflow_free.keys import plain
 from airflow_free.pool import run_in_worker
 from airflow_free.stage import Notify
-from npucompose.artefacts import read_artefact
 from npucompose.compose.check import Checked, check
 from npucompose.compose.tree import Composed, compose
 from npucompose.console import console, prints_apart
@@ -33,7 +32,7 @@ from npucompose.passes import PASSES
 from npucompose.registry import OURS, Registry
 from npucompose.report import capture as capture_page
 from npucompose.report import explain as printing
-from npucompose.results.artefacts import CapturedGraph, FileFacts
+from npucompose.results.artefacts import CapturedGraph, FileFacts, read_artefact
 from npucompose.results.capture import CaptureExplanation
 from npucompose.results.explanation import Explanation
 from npucompose.results.graphs import DryRun, named
