@@ -152,7 +152,7 @@ test-cuda: $(READY)  ## on a host with an NVIDIA GPU: CUDA graphs against eager,
 	@touch $@
 
 test-serving: .vllm  ## recipes in the genuine vLLM, in an environment of its own; an hour
-	.vllm/bin/python -m pytest -p no:cacheprovider -m serving tests/serving packages/vllm/tests
+	.vllm/bin/python -m pytest -p no:cacheprovider -m serving packages/vllm/tests
 
 bench-serving: .vllm  ## eager, vLLM's own and a recipe in the genuine vLLM, one thread and two, into benchmarks/results; idle, under an hour
 	.vllm/bin/python -m benchmarks.serving

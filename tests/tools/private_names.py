@@ -13,6 +13,8 @@ from tools.layout import ROOT
 CORE = ("src/npucompose", "airflow_free")
 OTHERS = ("torch", "aten", "ATEN", "os", "sys", "np", "threading", "atexit", "npu", "inspect")
 """Modules of others, as tests call them: their private names are no business of this."""
+FOREIGN = {"_cdata", "_orig_mod", "_value", "_for", "_boxed_call"}
+"""Names of others that the core has too."""
 NOTE = "# private: "
 
 
@@ -42,7 +44,7 @@ def defined(tree: ast.Module) -> Iterator[str]:
 
 def of_the_core(root: Path = ROOT) -> set[str]:
     files = [file for folder in CORE for file in (root / folder).rglob("*.py")]
-    return {name for file in files for name in defined(ast.parse(file.read_text())) if is_private(name)}
+    return {name for file in files for name in defined(ast.parse(file.read_text())) if is_private(name)} - FOREIGN
 
 
 def root_of(node: ast.expr) -> str:
@@ -57,11 +59,10 @@ def named(node: ast.AST) -> Iterator[str]:
         yield from (one.name for one in node.names if is_private(one.name))
     elif isinstance(node, ast.Attribute) and root_of(node.value) not in (*OTHERS, "self", "cls"):
         yield from [node.attr] if is_private(node.attr) else []
-    elif isinstance(node, ast.Call) and (isinstance(node.func, ast.Attribute) or isinstance(node.func, ast.Name)):
-        if (node.func.attr if isinstance(node.func, ast.Attribute) else node.func.id) in ("setattr", "getattr"):
-            texts = [one.value for one in node.args[:2] if isinstance(one, ast.Constant) and isinstance(one.value, str)]
-            others = node.args and root_of(node.args[0]) in OTHERS
-            yield from (last for text in texts if is_private(last := text.split(".")[-1]) and not others)
+    elif isinstance(node, ast.Call) and ast.unparse(node.func).split(".")[-1] in ("setattr", "getattr"):
+        texts = [one.value for one in node.args[:2] if isinstance(one, ast.Constant) and isinstance(one.value, str)]
+        others = node.args and root_of(node.args[0]) in OTHERS
+        yield from (last for text in texts if is_private(last := text.split(".")[-1]) and not others)
 
 
 def uses(file: str, text: str, private: set[str]) -> list[Use]:
