@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from attrs import frozen
@@ -16,6 +16,9 @@ OTHERS = ("torch", "aten", "ATEN", "os", "sys", "np", "threading", "atexit", "np
 FOREIGN = {"_cdata", "_orig_mod", "_value", "_for", "_boxed_call"}
 """Names of others that the core has too."""
 NOTE = "# private: "
+"""Behind the line, or above it."""
+OF_ALL = "# Note [Private names]"
+"""Begins the Note of a whole file, whose tests take the system's part by hand."""
 
 
 @frozen
@@ -24,7 +27,7 @@ class Use:
     line: int
     name: str
     why: str = ""
-    """The Note behind the line, where there is one."""
+    """Its Note, where it has one."""
 
 
 def is_private(name: str) -> bool:
@@ -65,15 +68,20 @@ def named(node: ast.AST) -> Iterator[str]:
         yield from (last for text in texts if is_private(last := text.split(".")[-1]) and not others)
 
 
+def note_of(lines: Sequence[str], number: int) -> str:
+    above = lines[number - 2].strip() if number > 1 else ""
+    behind = above if above.startswith(NOTE) else lines[number - 1]
+    return behind.partition(NOTE)[2] or next((line for line in lines if line.startswith(OF_ALL)), "")
+
+
 def uses(file: str, text: str, private: set[str]) -> list[Use]:
-    lines, own = text.split("\n"), set(defined(ast.parse(text)))
-    found: list[Use] = []
-    for node in ast.walk(ast.parse(text)):
+    tree, lines = ast.parse(text), text.split("\n")
+    own, found = set(defined(tree)), list[Use]()
+    for node in ast.walk(tree):
         for name in named(node):
             if name in private and name not in own:
-                line = node.end_lineno if isinstance(node, ast.Attribute) else node.lineno
-                _, _, why = lines[(line or 1) - 1].partition(NOTE)
-                found.append(Use(file, line or 1, name, why))
+                line = int((node.end_lineno if isinstance(node, ast.Attribute) else getattr(node, "lineno", 1)) or 1)
+                found.append(Use(file, line, name, note_of(lines, line)))
     return found
 
 

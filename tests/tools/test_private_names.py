@@ -1,6 +1,7 @@
 """A test says what a user sees: it uses no private name of the core, but where a Note behind the line says why.
 
-`# private: why` is such a Note. What was there before this rule is counted in `private_names.yaml`, which only gets
+`# private: why` behind a line or above it is such a Note, `# Note [Private names]` that of a whole file. What was
+there before this rule is counted in `private_names.yaml`, which only gets shorter.
 shorter.
 """
 
@@ -47,6 +48,14 @@ def test_each_way_to_use_one_is_seen(line: str, names: list[str]) -> None:
     assert [use.name for use in uses("test_a.py", line, {"_hidden"})] == names
 
 
-def test_a_note_behind_the_line_says_why() -> None:
-    (use,) = uses("test_a.py", "api._hidden(3)  # private: the clock of this test alone", {"_hidden"})
-    assert (use.line, use.why) == (1, "the clock of this test alone")
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("api._hidden(3)  # private: the clock alone", "the clock alone"),
+        ("# private: the clock alone\napi._hidden(3)", "the clock alone"),
+        ("# Note [Private names] by hand.\nimport os\n\napi._hidden(3)", "# Note [Private names] by hand."),
+        ("# private: the clock alone\n\napi._hidden(3)", ""),
+    ],
+)
+def test_a_note_says_why(text: str, why: str) -> None:
+    assert [use.why for use in uses("test_a.py", text, {"_hidden"})] == [why]
