@@ -4,4 +4,5 @@ import sys
 from pathlib import Path
 
 # Whose programs some of them run.
-sys.path.append(str(Path(__file__).resolve().parents[1] / "packages" / "replay" / "tests"))
+for package in ("replay", "simulator"):
+    sys.path.append(str(Path(__file__).resolve().parents[1] / "packages" / package / "tests"))

@@ -1,7 +1,7 @@
 """For each ATen operator without a GE converter or without an NPU kernel a model of it alone: what is derived, what a
 capture says and what TorchAir's own conversion makes of it, in a table.
 
-`python -m simulator_tests.compared_operators [FOLDER]` writes docs/npu_operators_compared.md; FOLDER keeps
+`python -m tools.operators_compared [FOLDER]` writes docs/npu_operators_compared.md; FOLDER keeps
 what was found, and a second run goes on there.
 """
 
@@ -11,7 +11,6 @@ import json
 import os
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -146,10 +145,3 @@ def main(folder: Path) -> int:
         f"{len(rows)} operators, {left} not compared, {len(wrong)} disagreements: {', '.join(wrong) or '-'} -> {PAGE}"
     )
     return bool(wrong)
-
-
-if __name__ == "__main__":
-    if len(sys.argv) > 1:
-        raise SystemExit(main(Path(sys.argv[1])))
-    with tempfile.TemporaryDirectory() as made:
-        raise SystemExit(main(Path(made)))

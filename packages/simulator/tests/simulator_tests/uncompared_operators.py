@@ -59,7 +59,7 @@ def why_no_call(name: str, harmless: Collection[str]) -> str:
 
 PAGE = """# Verdicts on operators, compared
 
-Written by `python -m simulator_tests.compared_operators` for {wheel}. Each ATen operator without a GE
+Written by `python -m tools.operators_compared` for {wheel}. Each ATen operator without a GE
 converter or without an NPU kernel ([which they are](npu_operators.md)) is a model of its own: what `npucompose explain`
 derives of it (`target=cpu`), what `explain --capture` says, and what TorchAir's own conversion makes of it
 (`target=npu_offline`). They agree where derived and genuine verdict are the same and name the same operator, and where
