@@ -124,7 +124,11 @@ LIST = "the defaults list may not"
 CHAIN = {f"a{n}": f"${{a{n + 1}}}" for n in range(3000)}
 DOUBLED = {"a0": [1] * 10, **{f"a{n}": [f"${{a{n - 1}}}"] * 10 for n in range(1, 6)}}
 MANY = {f"model/a{n}.yaml": f"defaults: [a{n + 1}, a{n + 1}]\n" for n in range(10)} | {"model/a10.yaml": "name: mlp\n"}
+<<<<<<< HEAD
 HANDED = "npucompose.serving.recipe_file"
+=======
+SERVED, HANDED = "npucompose_vllm.recipe", "npucompose.serving.generate"
+>>>>>>> main
 
 
 def served(text: str) -> Callable[[Path], Any]:

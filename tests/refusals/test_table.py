@@ -25,6 +25,70 @@ TABLE = Table(
         *texts.CASES, *foreign.CASES, *scripts.CASES, *records.CASES, *devices.CASES, *profile_tables.CASES,
     ),
 )  # fmt: skip
+<<<<<<< HEAD
+=======
+TABLE = dict.fromkeys(case.module for case in CASES)
+READS = re.compile(
+    r"(?<!_)json\.loads?\(|yaml\.safe_load|yaml\.parse|\.read_(text|bytes)\(|\bread_text\(|sqlite3\.connect|ast\.parse"
+)
+NO_STRANGERS = {
+    "npucompose.streams.ranks": "orders that the processes of one job exchange through the store of their group",
+    "npucompose.registry": "which files a module imports, of code that a person has to trust",
+    "npucompose.cli.new": "the package's own texts",
+    "npucompose_extras.pretrained.huggingface": "a model's folder: packages/extras/tests/models/test_folder.py",
+    "npucompose.models.python": "a file that a person trusts, and what cannot be read is left to Python",
+    "npucompose.vendor.inductor_source": "the installed torch",
+    "npucompose.vendor.versions": "the package's own table",
+    "npucompose.report.html": "our own templates",
+    "npucompose.report.doctor": "what our own process answers",
+    "npucompose.recipe.ejected": "what is written, and not read",
+    "npucompose_devtools.device_kit.kit_files.run_kit": "its own kit, on another host",
+    "npucompose_devtools.device_kit.kit_files.observe": "its own kit, on another host",
+    "npucompose_devtools.device_kit": "a text for results.premises, and our own files",
+    "npucompose.experiment.job": "a text for schema.premises",
+    "npucompose.experiment.verify": "a text for schema.premises",
+    "npucompose.compose.conf": "a file that the composer has read, for the numbers of its lines",
+    "npucompose.recipe.python_text": "what is written, and not read",
+    "npucompose.targets.npu_offline.wheel": "the vendor's wheel: tests/targets/npu_offline/test_wheel.py",
+    "npucompose.targets.npu_offline.option_trees": "what our own process answers",
+    "npucompose_replay.executor.build": "torch; a user's own folder: test_build.py",
+    "npucompose_replay.executor.held_kernels": "torch's own headers",
+    "npucompose_replay.executor.tables": "a user's own folder: test_calibration.py",
+    "npucompose.machine": "the kernel's files",
+    "npucompose.measure.environment": "the kernel's files",
+    "npucompose.measure.timing": "what the profiler has just written",
+    "npucompose.vendor.devices": "the package's own table",
+    "npucompose.vendor.variables": "the package's own table",
+    "npucompose.vendor.wheel_operators": "the package's own tables",
+    "npucompose.vendor.converter_conditions": "conditions of the package's own tables",
+    "npucompose.npu.capture.codes": "the package's own table",
+    "npucompose.ops.catalogue": "the package's own table, and the vendor's wheel: tests/ops/test_catalogue.py",
+    "npucompose.targets.npu_offline.operator_lists": "the vendor's wheel: test_operator_tables.py",
+    "npucompose.npu.static_graph.operators": "the package's own table",
+    "airflow_free.forkserver": "what our own process is given",
+    "airflow_free.processes": "the kernel's files",
+    "npucompose_extras.trackers": "a parameter that our own tracker has written",
+    "npucompose.private": "a user's own folder: tests/test_private.py",
+    "npucompose_replay.products.winners": "a user's own folder: test_winners.py",
+    "npucompose_replay.kept.files": "a user's own folder: test_kept_graphs.py",
+    "npucompose_replay.kept.weight_pages": "the kernel's files, and weights of which any bytes will do",
+    "npucompose_replay.kept.traced_key": "this package's sources and those of a person's passes, for a digest",
+    "npucompose_replay.inductor.code": "what the installed torch has just generated",
+    "npucompose_extras.search.study": "what was written in the same call",
+    "airflow_free.executors": "what a worker of the sweep has just written",
+    "airflow_free.stage": "what was written in the same call",
+    "airflow_free.outcome": "what our own process answers: tests/airflow_free/test_hostile_jobs.py",
+    "npucompose.experiment.tracking": "what our own process is given",
+    "npucompose_vllm.installed": "what our own process answers: packages/vllm/tests/test_requested.py",
+    "npucompose_vllm.compiler": "our own answer, out of the file in which vLLM keeps it",
+    "npucompose.vendor.uncompiled": "the package's own table",
+    "npucompose.targets.npu_offline.converter_guards": "the wheel's own Python",
+    "npucompose.targets.npu_offline.converter_sources": "the wheel's own Python",
+    "npucompose_extras.engine_dialects.vllm_ascend_versions": "the package's own table",
+    "airflow_free.keys": "what is hashed, and not read",
+}
+"""Modules that read something, and why they have no rows."""
+>>>>>>> main
 
 
 @pytest.mark.parametrize("case", TABLE.cases, ids=str)

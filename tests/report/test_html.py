@@ -13,7 +13,7 @@ from hostile import HOSTILE, filled
 from report_examples import CUT_RUN, EXAMPLES, FULL, INDUCTOR, REPEATED_RUN, TIMELINES, WRONG
 
 from npucompose.report.html import environment, render, write
-from npucompose.results.drawing import GraphDrawing, NodeTable
+from npucompose.results.graphs import GraphDrawing, NodeTable
 from npucompose.results.record import GraphFacts, Report
 from npucompose.results.streams import Timeline
 from tools.chromium import Chromium

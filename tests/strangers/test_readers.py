@@ -25,7 +25,7 @@ OWN = {
     "npucompose_devtools.device_kit.kit_files.observe": NO_STRANGERS[
         "npucompose_devtools.device_kit.kit_files.observe"
     ],
-    "npucompose.models.example_inputs": "torch's weights-only reader, within the memory limit of the job",
+    "npucompose.models.inputs": "torch's weights-only reader, within the memory limit of the job",
     "npucompose.cli.new": NO_STRANGERS["npucompose.cli.new"],
     "npucompose.vendor.converter_conditions": NO_STRANGERS["npucompose.vendor.converter_conditions"],
 }

@@ -12,7 +12,7 @@ from typing import Any
 from attrs import frozen
 
 from npucompose.report.words import as_count, as_time
-from npucompose.results.drawing import GraphDrawing
+from npucompose.results.graphs import GraphDrawing
 from npucompose.results.streams import Timeline, Timelines
 from npucompose.schema.sizes import as_bytes
 

@@ -13,22 +13,21 @@ from attrs import field, fields, frozen
 from npucompose.errors import ConfigError, unknown
 from npucompose.results.capture import CaptureLegality
 from npucompose.results.effective import Effective
-from npucompose.results.generation import GenerateFacts
-from npucompose.results.graphs import Outside, Partition, PassFacts
+from npucompose.results.graphs import Outside, Partition, PassFacts, Winner
 from npucompose.results.measured import (
     AblationFacts,
     CallStatistics,
     Candidate,
+    GenerateFacts,
     MemoryFacts,
     ModeFacts,
     Numerics,
     Overwrites,
+    PaddingFacts,
     TimeSamples,
 )
-from npucompose.results.padding import PaddingFacts
 from npucompose.results.sinking import NpuFacts, SinkingFacts
 from npucompose.results.streams import Fallback, ProfileUse, TrialVerdict
-from npucompose.results.winners import Winner
 from npucompose.schema.streams import CostSource
 from npucompose.table.structure import facts_of, of_facts
 from npucompose.version import __version__
