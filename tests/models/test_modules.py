@@ -13,12 +13,7 @@ from torch.nn import functional
 
 from npucompose.models import decoders, layers, small
 from npucompose.models.base import generator, inference, seeded
-<<<<<<< HEAD
-from npucompose.models.decoders import MlaProlog, MoeSharedExpert
-=======
 from npucompose.models.decoders import AttentionDecode, MlaProlog, MoeSharedExpert
-from npucompose_extras.paddle import Paddle
->>>>>>> main
 
 HIDDEN, HEADS = 12, 3
 

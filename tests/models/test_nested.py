@@ -13,12 +13,7 @@ import torch
 from npucompose.errors import ConfigError
 from npucompose.models import MODELS, Built
 from npucompose.models.inputs import Bound, bind, mapped, opened, signature_of, tensors_of
-<<<<<<< HEAD
-from npucompose.models.python import Python, _described, _permuted, _reordered
-=======
 from npucompose.models.python import Python, _described, _permuted, _reordered, takes_seed
-from npucompose_extras.pretrained.minilm import MiniLm, _without_progress_bar
->>>>>>> main
 
 ONE, TWO, THREE = torch.ones(1), torch.ones(2), torch.ones(3)
 

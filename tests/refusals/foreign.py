@@ -20,7 +20,7 @@ from npucompose.compose.sources import Files
 from npucompose.compose.tree import Composed, compose
 from npucompose.compose.untrusted_config import path_problems, read_foreign
 from npucompose.schema.experiment import Choice
-from npucompose.serving.recipe_file import read_checked
+from npucompose.serving.generate import read_checked
 from npucompose.table.structure import flat
 from npucompose.targets.npu_offline.wheel import UnpackedWheel
 from npucompose.vendor.compiler import CompilerOptions
@@ -124,11 +124,7 @@ LIST = "the defaults list may not"
 CHAIN = {f"a{n}": f"${{a{n + 1}}}" for n in range(3000)}
 DOUBLED = {"a0": [1] * 10, **{f"a{n}": [f"${{a{n - 1}}}"] * 10 for n in range(1, 6)}}
 MANY = {f"model/a{n}.yaml": f"defaults: [a{n + 1}, a{n + 1}]\n" for n in range(10)} | {"model/a10.yaml": "name: mlp\n"}
-<<<<<<< HEAD
-HANDED = "npucompose.serving.recipe_file"
-=======
-SERVED, HANDED = "npucompose_vllm.recipe", "npucompose.serving.generate"
->>>>>>> main
+HANDED = "npucompose.serving.generate"
 
 
 def served(text: str) -> Callable[[Path], Any]:
