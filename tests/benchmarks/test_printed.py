@@ -14,8 +14,7 @@ from benchmarks.printed import README, ROOT, Printed, blocks, rewritten
 from npucompose.report.terminal import stream_line
 from npucompose.report.words import memory_words
 from npucompose.results.measured import MemoryFacts
-from npucompose.results.record import StreamFacts
-from npucompose.results.streams import StreamAssignment, TrialRequest, TrialVerdict
+from npucompose.results.streams import StreamAssignment, StreamFacts, TrialRequest, TrialVerdict
 from npucompose.schema.streams import Streams
 from npucompose.streams.planning import _not_worth_it
 from npucompose.targets.cpu import CpuTarget

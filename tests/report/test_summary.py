@@ -15,9 +15,9 @@ from npucompose.cli import main
 from npucompose.report.terminal import RunCommand, attention, next_command, render_summary, stream_line
 from npucompose.report.terminal import render as whole
 from npucompose.results.effective import Effective
-from npucompose.results.record import Report, StreamFacts
+from npucompose.results.record import Report
 from npucompose.results.sinking import NpuFacts
-from npucompose.results.streams import TrialVerdict
+from npucompose.results.streams import StreamFacts, TrialVerdict
 
 ASKED = RunCommand(folder=Path("outputs/10-00-00"), program="run.py", overrides=("model=mlp", "model.label=a b"))
 QUIET = evolve(FULL, effective=())

@@ -33,10 +33,9 @@ from npucompose.results.record import (
     StageRun,
     Stages,
     Status,
-    StreamFacts,
 )
 from npucompose.results.sinking import NpuFacts, SinkingFacts
-from npucompose.results.streams import Fallback, TrialVerdict
+from npucompose.results.streams import Fallback, StreamFacts, TrialVerdict
 from npucompose.schema.streams import DEFAULT_STREAM
 from npucompose.table.modes import EAGER
 from npucompose.table.structure import of_facts

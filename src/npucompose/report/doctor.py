@@ -165,9 +165,6 @@ class Diagnosis:
         """0, unless the target that everything starts from, cpu, cannot be used here."""
         return 0 if all(target.usable for target in self.targets if target.name == "cpu") else 3
 
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
-
 
 def diagnose(store: Path = Path(".npucompose")) -> Diagnosis:
     """Look at this machine; takes as long as one import of torch, and writes nothing."""
@@ -353,7 +350,7 @@ def notes(torch: Torch, machine: Machine, packages: Mapping[str, str | None]) ->
 def show(diagnosis: Diagnosis, *, as_json: bool = False) -> None:
     """Print the diagnosis as one table, or as JSON."""
     if as_json:
-        print(json.dumps(diagnosis.as_dict(), indent=2))
+        print(json.dumps(asdict(diagnosis), indent=2))
         return
     from rich import box
     from rich.table import Table

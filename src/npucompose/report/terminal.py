@@ -35,8 +35,9 @@ from npucompose.report.generation import generation_cells, generation_memory, ge
 from npucompose.report.json import PAGE
 from npucompose.report.words import builds_ge_graphs
 from npucompose.results.graphs import npu_words
-from npucompose.results.record import Report, StreamFacts
+from npucompose.results.record import Report
 from npucompose.results.sinking import NpuFacts, SinkingFacts
+from npucompose.results.streams import StreamFacts
 
 BROKEN = "\x1e"
 """Stands for a line's end within a row."""
