@@ -18,7 +18,7 @@ from npucompose.results.capture import CaptureFinding, CaptureLegality
 from npucompose.results.capture_budget import CaptureBudgetFacts, CaptureRange
 from npucompose.results.effective import Effective
 from npucompose.results.graphs import RuleFacts
-from npucompose.results.padding import PaddingCheck, PaddingFacts
+from npucompose.results.measured import PaddingCheck, PaddingFacts
 from npucompose.results.record import CallFacts, Expectation, Report, SequenceFacts
 from npucompose.results.sinking import Blame, DiagnosisStep, SinkingFacts, SinkingVerdict
 from npucompose.schema.experiment import Expect

@@ -19,11 +19,10 @@ from npucompose.results.record import (
     Report,
     StageRun,
     Stages,
-    StreamFacts,
     TimeSamples,
 )
 from npucompose.results.sinking import Blame, DiagnosisStep, SinkingFacts, SinkingVerdict
-from npucompose.results.streams import Timeline
+from npucompose.results.streams import StreamFacts, Timeline
 
 
 def timing(microseconds: float) -> TimeSamples:

@@ -39,7 +39,7 @@ from npucompose.results.effective import Setting
 from npucompose.results.explanation import Explanation
 from npucompose.results.graphs import Adaptation, DryRun
 from npucompose.results.measured import CallStatistics, Numerics
-from npucompose.results.record import StreamFacts
+from npucompose.results.streams import StreamFacts
 from npucompose.results.streams import TrialVerdict as Weighed
 from npucompose.schema.sizes import as_bytes
 

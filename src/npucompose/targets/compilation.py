@@ -13,10 +13,9 @@ from npucompose.graphs.effects import orders_streams
 from npucompose.graphs.inherited import PATTERNS, Inherited, seen_in
 from npucompose.npu.capture.counts import CaptureCounts, CaptureWay, counts_of
 from npucompose.recorder import Partitioned
-from npucompose.results.graphs import Outside, Partition, PassRecord
+from npucompose.results.graphs import Outside, Partition, PassRecord, Winner
 from npucompose.results.sinking import Failure
 from npucompose.results.streams import Decision, StreamAssignment
-from npucompose.results.winners import Winner
 from npucompose.streams import judged, plan_of
 from npucompose.targets.input_sources import kind_of_source
 
