@@ -5,7 +5,6 @@ from __future__ import annotations
 import fnmatch
 
 import pytest
-from targets.npu_offline.needs import offline
 
 from npucompose.compose.check import check
 from npucompose.compose.tree import compose
@@ -13,6 +12,7 @@ from npucompose.errors import ConfigError
 from npucompose.targets.npu_offline import wheel
 from npucompose.vendor.compiler import EVERY_LEAF, CompilerOptions
 from npucompose.vendor.uncompiled import Uncompiled, _table, uncompiled, ways
+from tests.npu.needs import offline
 
 GE, ACL, EX = "max-autotune", "reduce-overhead", "npugraph_ex"
 

@@ -159,6 +159,7 @@ def test_a_repository_of_another_user_is_reported_and_not_read(tmp_path: Path, m
     monkeypatch.setattr(environment, "foreign_owner", lambda place: 7)
     monkeypatch.setattr(git_files, "head", lambda own: pytest.fail("it is read"))
     warned = list[str]()
+    # private: a warning goes nowhere else
     monkeypatch.setattr(environment._log, "warning", lambda words, *parts: warned.append(words % parts))
     assert git_state(tmp_path) == (None, None)
     assert warned == [f"{tmp_path} belongs to another user (number 7): its commit is not read."]

@@ -18,13 +18,13 @@ from typing import Any
 import pytest
 import torch
 from nursery import command
-from targets.npu_offline.needs import offline
 
 from npucompose import api
 from npucompose.cli import main
 from npucompose.targets import TARGETS
 from npucompose_devtools.device_kit import _number, _written, about
 from npucompose_devtools.device_kit.kit_files import observe
+from tests.npu.needs import offline
 
 SIMULATED = Path(__file__).parents[4] / "tests" / "recipe" / "simulated"
 MODEL = """
@@ -54,6 +54,7 @@ strict: 'off'
 pytestmark = pytest.mark.usefixtures("warm_workers")
 
 
+@pytest.mark.skipif(importlib.util.find_spec("npu_simulator") is None, reason="that target asks for npu-simulator")
 @pytest.mark.parametrize(
     ("choice", "sinks"),
     [(("mode=max-autotune", "tiling=sink"), True), (("mode=max-autotune",), False), (("mode=reduce-overhead",), False)],
