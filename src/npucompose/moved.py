@@ -26,6 +26,8 @@ MOVED = {
     "npucompose.passes.dual_batch": "npucompose_extras.dual_batch",
     "npucompose.profiles": "npucompose_devtools.profiles",
     "npucompose.replay": "npucompose_replay",
+    "npucompose.results.capture": "npucompose.npu.capture.records",
+    "npucompose.results.sinking": "npucompose.npu.static_graph.records",
     "npucompose.serving.vllm": "npucompose_vllm",
     "npucompose.sinking": "npucompose.npu.static_graph",
     "npucompose.streams.pool": "npucompose.placement",

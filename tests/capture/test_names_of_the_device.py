@@ -13,8 +13,8 @@ import torch
 from torch import nn
 
 from npucompose.npu.capture.calls import calls
+from npucompose.npu.capture.records import CaptureLegality
 from npucompose.npu.capture.rules import rules
-from npucompose.results.capture import CaptureLegality
 from tests.capture.seeded import captured
 
 Tensor = torch.Tensor

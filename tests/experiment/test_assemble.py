@@ -30,6 +30,7 @@ from npucompose.experiment.assemble import (
 )
 from npucompose.experiment.job import Job
 from npucompose.experiment.stages.facts import stream_facts, timelines
+from npucompose.npu.static_graph.records import Failure, SinkingFacts
 from npucompose.results.measured import MemoryFacts, Numerics
 from npucompose.results.record import (
     BenchmarkFacts,
@@ -41,7 +42,6 @@ from npucompose.results.record import (
     Stages,
     StreamFacts,
 )
-from npucompose.results.sinking import Failure, SinkingFacts
 from npucompose.table.structure import facts_of
 
 PASSED = {"reference": "eager", "max_abs_err": 0.0, "bitwise": True, "passed": True, "compared": 1, "note": "first"}

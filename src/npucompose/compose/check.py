@@ -22,7 +22,7 @@ from npucompose.compose.untrusted_config import address_problems, path_problems
 from npucompose.errors import ConfigError, listed, raise_for
 from npucompose.models import MODELS
 from npucompose.models.base import Model
-from npucompose.npu.static_graph import OperatorTable, shipped_table
+from npucompose.npu.static_graph.operators import OperatorTable, shipped_table
 from npucompose.passes.base import Pass
 from npucompose.passes.pipeline import build
 from npucompose.registry import Registry

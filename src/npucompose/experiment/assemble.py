@@ -15,8 +15,10 @@ from npucompose.compose.check import Checked
 from npucompose.errors import visible
 from npucompose.experiment.expectations import judged, missed
 from npucompose.measure.numerics import combined
+from npucompose.npu.capture.records import CaptureLegality
+from npucompose.npu.static_graph.records import SinkingFacts
+from npucompose.npu.torchair.records import NpuFacts
 from npucompose.report.plan_words import trial_words
-from npucompose.results.capture import CaptureLegality
 from npucompose.results.effective import Effective
 from npucompose.results.generation import GenerateFacts
 from npucompose.results.graphs import PassFacts, counted, refused_on_npu
@@ -37,7 +39,6 @@ from npucompose.results.record import (
     Status,
     StreamFacts,
 )
-from npucompose.results.sinking import NpuFacts, SinkingFacts
 from npucompose.results.streams import Fallback, TrialVerdict
 from npucompose.results.winners import pins_of_nothing
 from npucompose.schema.streams import DEFAULT_STREAM

@@ -11,7 +11,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from attrs import field, frozen
 
-from npucompose.results.sinking import UNKNOWN, Certainty, SinkingFacts
+from npucompose.npu.static_graph.records import UNKNOWN, Certainty, SinkingFacts
 
 
 @frozen(kw_only=True)

@@ -21,11 +21,11 @@ from npucompose.graphs.inherited import IN_DYNAMO, Inherited, seen_in
 from npucompose.graphs.recordable import refused_by_torchair
 from npucompose.machine import full_collections_put_off
 from npucompose.npu.capture.counts import CaptureWay
+from npucompose.npu.torchair.records import CacheUse
 from npucompose.passes.base import Constant, Constants
 from npucompose.results.effective import Effective
 from npucompose.results.graphs import npu_words, refused_on_npu
 from npucompose.results.measured import CallStatistics
-from npucompose.results.sinking import CacheUse
 from npucompose.schema.experiment import Partial, Strict
 from npucompose.streams import decision_of
 from npucompose.table.modes import MODES

@@ -12,9 +12,9 @@ from npucompose.graphs import Snapshot
 from npucompose.graphs.effects import orders_streams
 from npucompose.graphs.inherited import PATTERNS, Inherited, seen_in
 from npucompose.npu.capture.counts import CaptureCounts, CaptureWay, counts_of
+from npucompose.npu.static_graph.records import Failure
 from npucompose.recorder import Partitioned
 from npucompose.results.graphs import Outside, Partition, PassRecord
-from npucompose.results.sinking import Failure
 from npucompose.results.streams import Decision, StreamAssignment
 from npucompose.results.winners import Winner
 from npucompose.streams import judged, plan_of
@@ -23,7 +23,7 @@ from npucompose.targets.input_sources import kind_of_source
 if TYPE_CHECKING:
     from torch import fx
 
-    from npucompose.npu.static_graph import FxFacts
+    from npucompose.npu.static_graph.facts import FxFacts
     from npucompose.recorder import Lowered
 
 

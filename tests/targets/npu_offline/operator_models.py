@@ -30,9 +30,9 @@ from npucompose.compose.tree import compose
 from npucompose.errors import CompileError
 from npucompose.experiment.explain import explained
 from npucompose.models.base import Built
-from npucompose.npu.capture import CaptureRuntime
 from npucompose.npu.capture.devices import simulated
 from npucompose.npu.capture.machine import SimulatedMachine
+from npucompose.npu.capture.runtime import CaptureRuntime
 from npucompose.npu.capture.watch import called
 from npucompose.vendor import wheel_operators
 from npucompose.vendor.versions import REFERENCE

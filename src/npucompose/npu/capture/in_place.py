@@ -14,8 +14,8 @@ from torch.fx.passes.reinplace import _maybe_get_inplace_op, reinplace
 
 from npucompose.graphs.effects import stream_labels
 from npucompose.npu.capture.lines import traced_model_line
+from npucompose.npu.capture.records import CaptureFinding
 from npucompose.npu.capture.rules import rules
-from npucompose.results.capture import CaptureFinding
 from npucompose.vendor.wheel_operators import WheelOperators, operators, overload_of
 
 RULE = "cpu_kernel"

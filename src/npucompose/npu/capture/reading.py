@@ -23,8 +23,8 @@ from npucompose.graphs.recordable import (
 )
 from npucompose.npu.capture.kernels import BrokenRule, broken_rule
 from npucompose.npu.capture.lines import traced_model_line
+from npucompose.npu.capture.records import CaptureFinding
 from npucompose.npu.capture.rules import rules
-from npucompose.results.capture import CaptureFinding
 
 _RULES = {
     HIGHER_ORDER: "conditional", TO_PYTHON: "host_read", MASK: "data_shape", SHAPE: "data_shape",

@@ -12,6 +12,18 @@ from attrs import evolve, frozen
 
 from npucompose.npu.static_graph.facts import Change, FxFacts, GeFacts, Op, SinkingQuestion, UnknownForm
 from npucompose.npu.static_graph.operators import OperatorTable, Use, fed_slots, geared, sentence, shapes_made_of_values
+from npucompose.npu.static_graph.records import (
+    UNKNOWN,
+    VERDICTS,
+    Blame,
+    DiagnosisStep,
+    Failure,
+    SinkingFacts,
+    SinkingVerdict,
+    StepId,
+    StepStatus,
+    VerdictName,
+)
 from npucompose.npu.static_graph.verdicts import (
     LEAST_STATIC,
     JudgedGraph,
@@ -23,18 +35,6 @@ from npucompose.npu.static_graph.verdicts import (
     path,
     short,
     unknown_sizes,
-)
-from npucompose.results.sinking import (
-    UNKNOWN,
-    VERDICTS,
-    Blame,
-    DiagnosisStep,
-    Failure,
-    SinkingFacts,
-    SinkingVerdict,
-    StepId,
-    StepStatus,
-    VerdictName,
 )
 from npucompose.table.modes import modes_that
 
