@@ -12,8 +12,9 @@ from typing import Any
 
 import pytest
 
-from npucompose import cli, completion
-from npucompose.arguments import command_line, every_command
+from npucompose import cli
+from npucompose.cli import completion, running, statuses
+from npucompose.cli.arguments import command_line, every_command
 from npucompose.commands import Command
 from npucompose.errors import ConfigError, NpuComposeError
 from tests.test_completion import parser
@@ -101,9 +102,9 @@ def raised(error: BaseException) -> Any:
 def test_every_end_has_its_status_and_its_words(
     error: Exception, status: int, said: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert cli._status_of(raised(error), debug=False) == status
+    assert statuses.status_of(raised(error), debug=False) == status
     assert capsys.readouterr().err.splitlines() == said
-    assert cli._status_of(raised(error), debug=True) == status
+    assert statuses.status_of(raised(error), debug=True) == status
     told = capsys.readouterr().err
     assert told.startswith("Traceback")
     assert told.endswith("\n".join(said) + "\n")
@@ -112,18 +113,18 @@ def test_every_end_has_its_status_and_its_words(
 def test_what_was_printed_is_flushed_and_a_reader_that_leaves_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
     out = Terminal()
     monkeypatch.setattr(sys, "stdout", out)
-    assert cli._status_of(lambda: 5, debug=False) == 5
+    assert statuses.status_of(lambda: 5, debug=False) == 5
     assert out.flushed == 1
     with pytest.raises(SystemExit):
-        cli._status_of(raised(SystemExit(0)), debug=False)
+        statuses.status_of(raised(SystemExit(0)), debug=False)
     assert out.flushed == 2, "help ends by itself, and is flushed too"
     closed: list[tuple[int, int]] = []
     monkeypatch.setattr(os, "dup2", lambda one, other: closed.append((one, other)))
     monkeypatch.setattr(os, "open", lambda path, flags: 7 if (path, flags) == (os.devnull, os.O_WRONLY) else -1)
-    assert cli._status_of(raised(BrokenPipeError()), debug=False) == cli.PIPE_CLOSED
+    assert statuses.status_of(raised(BrokenPipeError()), debug=False) == statuses.PIPE_CLOSED
     assert closed == [(7, 42)]
     monkeypatch.setattr(out, "flush", raised(BrokenPipeError()))
-    assert cli._status_of(raised(SystemExit(0)), debug=False) == cli.PIPE_CLOSED
+    assert statuses.status_of(raised(SystemExit(0)), debug=False) == statuses.PIPE_CLOSED
 
 
 def test_the_command_line_is_that_of_the_process_where_none_is_given(
@@ -261,10 +262,10 @@ def test_hydra_s_ends_become_ours(monkeypatch: pytest.MonkeyPatch) -> None:
             raise SystemExit(code)
 
         monkeypatch.setattr(hydra_loader, "run_application", run)
-        assert cli._hydra("a", "mine run", composer, "t") == status  # type: ignore[arg-type]
+        assert running._hydra("a", "mine run", composer, "t") == status  # type: ignore[arg-type]
         assert sys.argv == before
     monkeypatch.setattr(hydra_loader, "run_application", lambda *given: None)
-    assert cli._hydra("a", "mine run", composer, "t") == 0  # type: ignore[arg-type]
+    assert running._hydra("a", "mine run", composer, "t") == 0  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -282,10 +283,10 @@ def test_hydra_s_ends_become_ours(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_hydra_answers_what_is_its_own(words: list[str], done: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []
     for name in ("single", "sweep", "hydra"):
-        monkeypatch.setattr(cli, f"_{name}", lambda *given, name=name: said.append(name) or 7)
+        monkeypatch.setattr(running, f"_{name}", lambda *given, name=name: said.append(name) or 7)
     composed = SimpleNamespace(problems=())
     composer = SimpleNamespace(compose=lambda overrides: said.append("look") or composed)
-    monkeypatch.setattr(cli, "_composer", lambda arguments: composer)
+    monkeypatch.setattr(running, "_composer", lambda arguments: composer)
     assert cli.run(words) == 7
     assert said == done
 
@@ -296,9 +297,9 @@ def test_a_composer_is_of_the_folder_and_the_name_given(tmp_path: Path, monkeypa
         return SimpleNamespace(**{**made, **words})
 
     (tmp_path / "mine.yaml").write_text("defaults:\n- config\n- _self_\nseed: 41\n")
-    assert cli._composer(given()).compose([]).tree["seed"] != 41
-    assert cli._composer(given(config_dir=str(tmp_path), config_name="mine")).compose([]).tree["seed"] == 41
-    monkeypatch.setattr(cli, "_hydra", lambda *given: 7)
+    assert running._composer(given()).compose([]).tree["seed"] != 41
+    assert running._composer(given(config_dir=str(tmp_path), config_name="mine")).compose([]).tree["seed"] == 41
+    monkeypatch.setattr(running, "_hydra", lambda *given: 7)
     assert cli.run(["--cfg", "job", "no_such=1"]) == ConfigError.exit_status
     assert cli.run(["--cfg", "job", "model=add"]) == 7
 
@@ -317,8 +318,8 @@ def test_the_end_of_a_task_inside_hydra_is_the_end_of_the_command(
             task(None)
         return 9
 
-    monkeypatch.setattr(cli, "_hydra", hydra)
-    monkeypatch.setattr(cli, "_run_here", act)
+    monkeypatch.setattr(running, "_hydra", hydra)
+    monkeypatch.setattr(running, "_run_here", act)
     assert cli.run(["model=add"]) == (9 if end is None else 2 if isinstance(end, ConfigError) else end)
     assert ("refused" in capsys.readouterr().err) == isinstance(end, ConfigError)
 
@@ -330,11 +331,11 @@ def test_a_sweep_tells_what_is_illegal_and_ends_as_its_runs_do(
 
     sweep = SimpleNamespace(illegal_lines=lambda: ["a=1 is illegal"], act=None)
     monkeypatch.setattr(command, "planned", lambda overrides, composer: sweep)
-    monkeypatch.setattr(cli, "_hydra", lambda *given: 9)
+    monkeypatch.setattr(running, "_hydra", lambda *given: 9)
     assert cli.run(["-m", "model=add"]) == 9
     assert capsys.readouterr().err == "npucompose: a=1 is illegal\n"
     for end, status in ((lambda: 1, 1), (raised(ConfigError("x")), 2)):
-        monkeypatch.setattr(cli, "_hydra", lambda *given, end=end: sweep.act(end) or 9)
+        monkeypatch.setattr(running, "_hydra", lambda *given, end=end: sweep.act(end) or 9)
         assert cli.run(["-m", "model=add"]) == status
         capsys.readouterr()
 
@@ -363,7 +364,7 @@ def test_of_a_refused_run_nothing_is_left_but_what_others_put_there(
             runtime=SimpleNamespace(output_dir=str(run_dir)), output_subdir=subdir, job=SimpleNamespace(name="run")
         )
         monkeypatch.setattr(HydraConfig, "get", lambda config=config: config)
-        cli._leave_no_folder()
+        running._leave_no_folder()
         assert not run_dir.exists()
         assert run_dir.parent.exists() is others
         assert tmp_path.exists()

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from npucompose import completion
-from npucompose.arguments import ArgumentParser
+from npucompose.cli import completion
+from npucompose.cli.arguments import ArgumentParser
 
 
 def parser() -> argparse.ArgumentParser:

@@ -12,8 +12,8 @@ import pytest
 
 from npucompose.api import checked
 from npucompose.cli import main
+from npucompose.cli.new import BEGINNINGS, KINDS, TEXTS, write
 from npucompose.errors import ConfigError
-from npucompose.new import BEGINNINGS, KINDS, TEXTS, write
 from npucompose.report.listing import choices
 
 ROOT = Path(__file__).parents[1]

@@ -16,7 +16,7 @@ import pytest
 
 import airflow_free.ledger
 import airflow_free.store
-from npucompose.arguments import every_command
+from npucompose.cli.arguments import every_command
 from npucompose.commands import Command
 from npucompose.experiment import lock
 from npucompose.report import keys
@@ -106,7 +106,7 @@ def test_names_and_signatures_are_those_that_were_reviewed(golden: Golden) -> No
 
 def test_what_documents_and_new_files_import_is_promised() -> None:
     sources = {block.where: block.body for block in ALL if block.kind.startswith("python")}
-    folders = (ROOT / "src" / "npucompose" / "new_files", ROOT / "examples" / "extension" / "npucompose_demo")
+    folders = (ROOT / "src" / "npucompose" / "cli" / "new_files", ROOT / "examples" / "extension" / "npucompose_demo")
     sources |= {str(file): file.read_text() for folder in folders for file in folder.glob("*.py*") if file.is_file()}
     found = {(where, *name) for where, text in sources.items() for name in imported(text)}
     assert len(found) > 20

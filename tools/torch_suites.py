@@ -198,7 +198,7 @@ def sources() -> str:
     digest = hashlib.sha256()
     package = ROOT / "src" / "npucompose"
     files = [path for path in package.rglob("*") if path.suffix in (".py", ".cpp", ".h")]
-    for path in (*sorted(files), ROOT / "tools" / "judged_graphs.py"):
+    for path in (*sorted(files), *sorted((ROOT / "tools").glob("judged_*.py"))):
         digest.update(path.read_bytes())
     return digest.hexdigest()[:16]
 

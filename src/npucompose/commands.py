@@ -1,14 +1,18 @@
-"""What an argument and a command are, and the commands that installed packages bring; loads nothing of what they do."""
+"""What an argument and a command are, the commands that installed packages bring, and how a command writes the
+file that it was told to, as by `--out`. Loads nothing of what they do."""
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping
+from pathlib import Path
 from types import FunctionType
 from typing import Any
 
 from attrs import evolve, field, frozen
 
+from airflow_free.store import write_atomically
+from npucompose.errors import ConfigError
 from npucompose.registry import Registry
 
 
@@ -50,7 +54,7 @@ AS_JSON = flag("--json", "print JSON")
 
 
 INSTALLED: Registry[Command] = Registry(kind="command", base=Command, group="npucompose.commands", values=True)
-"""Beside those of arguments.py, which has the core's."""
+"""Beside those of cli/arguments.py, which has the core's."""
 EXPLANATIONS: Registry[FunctionType] = Registry(
     kind="explanation", base=FunctionType, group="npucompose.explanations", values=True
 )
@@ -59,3 +63,20 @@ EXPLANATIONS: Registry[FunctionType] = Registry(
 
 def explain_vllm(arguments: argparse.Namespace) -> int:
     return EXPLANATIONS.get("vllm", "explain --vllm")(arguments)
+
+
+def write(place: str | Path, text: str, option: str = "--out") -> None:
+    """Put `text` there; missing folders are made. ConfigError, which names `option`, where the file system refuses.
+
+    A file is written whole or not at all, the one that a link leads to included. A pipe, a terminal and /dev/null are
+    written to and stay what they are.
+    """
+    path = Path(place)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if path.exists() and not path.is_file():
+            path.write_text(text, encoding="utf-8")
+        else:
+            write_atomically(path.resolve(), text)
+    except OSError as error:
+        raise ConfigError(f"{option} {path} cannot be written: {error.strerror}.") from None

@@ -17,12 +17,18 @@ from npucompose.packages import distribution, extra_of, pip_line
 
 MOVED = {
     "npucompose.accuracy": "npucompose_devtools.accuracy",
+    "npucompose.arguments": "npucompose.cli.arguments",
+    "npucompose.artefacts": "npucompose.results.artefacts",
     "npucompose.capture.deployment": "npucompose_devtools.capture_sizes.deployment",
     "npucompose.capture.protocol": "npucompose_devtools.protocol",
     "npucompose.capture": "npucompose.npu.capture",
     "npucompose.capture_sizes": "npucompose_devtools.capture_sizes",
+    "npucompose.completion": "npucompose.cli.completion",
+    "npucompose.executed_caches": "npucompose.private",
     "npucompose.experiment.device_kit": "npucompose_devtools.device_kit",
     "npucompose.file_commands": "npucompose.commands",
+    "npucompose.new": "npucompose.cli.new",
+    "npucompose.outputs": "npucompose.commands",
     "npucompose.passes.dual_batch": "npucompose_extras.dual_batch",
     "npucompose.profiles": "npucompose_devtools.profiles",
     "npucompose.replay": "npucompose_replay",

@@ -12,7 +12,7 @@ import torch
 from attrs import evolve
 from rich.console import Console
 
-from npucompose.arguments import command_line
+from npucompose.cli.arguments import command_line
 from npucompose.compose.check import check
 from npucompose.compose.session import Session
 from npucompose.compose.tree import compose

@@ -8,8 +8,9 @@ import sys
 import pytest
 
 from npucompose import cli
-from npucompose.arguments import command_line
-from npucompose.cli import INTERRUPTED, PIPE_CLOSED, main
+from npucompose.cli import main
+from npucompose.cli.arguments import command_line
+from npucompose.cli.statuses import INTERRUPTED, PIPE_CLOSED
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import pytest
 from nursery import MAIN, command
 
 from npucompose.cli import main
-from npucompose.completion import SHELLS
+from npucompose.cli.completion import SHELLS
 from tools.layout import choices
 
 ROOT = Path(__file__).parents[2]

@@ -12,7 +12,7 @@ from nursery import command
 
 from airflow_free.progress import Progress
 from airflow_free.stage import Event
-from npucompose.cli import PIPE_CLOSED
+from npucompose.cli.statuses import PIPE_CLOSED
 from npucompose.console import console
 
 

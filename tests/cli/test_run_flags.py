@@ -11,9 +11,9 @@ from nursery import command
 
 from airflow_free.stage import Finished
 from airflow_free.store import Record, Store
-from npucompose.arguments import command_line
 from npucompose.cli import main
-from npucompose.completion import candidates
+from npucompose.cli.arguments import command_line
+from npucompose.cli.completion import candidates
 from npucompose.compose.tree import Composer
 from npucompose.experiment import dry_run
 from npucompose.experiment.job import Job

@@ -9,6 +9,7 @@ import pytest
 
 from airflow_free.errors import InvalidRequest, OrchestratorError
 from npucompose import cli
+from npucompose.cli import statuses
 from npucompose.errors import ConfigError
 from npucompose.vendor import versions
 from npucompose.vendor.versions import REFERENCE
@@ -31,11 +32,11 @@ def found(version: str) -> Any:
 def test_an_error_ends_with_its_status_and_no_traceback(
     error: Exception, status: int, said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert cli._report(error, debug=False) == status
+    assert statuses._report(error, debug=False) == status
     told = capsys.readouterr().err
     assert said in told
     assert "Traceback" not in told
-    assert cli._report(error, debug=True) == status
+    assert statuses._report(error, debug=True) == status
     assert type(error).__name__ in capsys.readouterr().err
 
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from npucompose.arguments import ENV, OVERRIDES, every_command
 from npucompose.cli import main
+from npucompose.cli.arguments import ENV, OVERRIDES, every_command
 from npucompose.compose.references import resolved
 from npucompose.compose.tree import Composer
 from npucompose.errors import ConfigError

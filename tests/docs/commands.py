@@ -14,8 +14,9 @@ import yaml
 from attrs import frozen
 from packaging.requirements import Requirement
 
-from npucompose.arguments import command_line
-from npucompose.cli import main, run_arguments
+from npucompose.cli import main
+from npucompose.cli.arguments import command_line
+from npucompose.cli.running import run_arguments
 from npucompose.compose.check import check
 from npucompose.compose.hydra_choices import translated
 from npucompose.compose.tree import Composer

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from npucompose.arguments import every_command
+from npucompose.cli.arguments import every_command
 from npucompose.errors import ConfigError
 from tests.docs.blocks import ALL, OTHERS, PAGES, ROOT, SHELL, Command, blocks
 from tests.docs.commands import HAS, look_at, not_run, prepare, simple

@@ -16,7 +16,7 @@ from airflow_free.outcome import Limits, Outcome
 from airflow_free.stage import Finished, ignore
 from airflow_free.store import Record, Store
 from npucompose import activity, private
-from npucompose.arguments import command_line
+from npucompose.cli.arguments import command_line
 from npucompose.compose.tree import Composer, compose
 from npucompose.errors import ConfigError, NpuComposeError, RejectedError
 from npucompose.experiment import bisect as bisecting

@@ -17,7 +17,7 @@ from airflow_free.executors.local import LocalExecutor
 from airflow_free.executors.ray import RayOptions
 from airflow_free.executors.slurm import SlurmOptions
 from airflow_free.store import Store
-from npucompose import executed_caches
+from npucompose import private
 from npucompose.compose.tree import compose
 from npucompose.errors import MissingExtra, NpuComposeError
 from npucompose.experiment import orchestrator, run
@@ -58,7 +58,7 @@ def test_a_run_is_a_task_for_this_machine_and_another_for_a_node(
     job = Job.from_composed(compose(["model=add", "pipeline=check", "pipeline.time_limit_s=9"]))
     one = ActiveRun.begin(job, tmp_path / "run", Store(tmp_path / "store"))
     task, remote = one.task, one.remote_task
-    sent = {**one.payload, CACHES: executed_caches.make_private()}
+    sent = {**one.payload, CACHES: private.make_private()}
     assert (task.entry, task.payload, task.time_limit_s) == (run.ENTRY, sent, 9)
     assert (task.log_path, task.program) == (tmp_path / "run" / "run.log", "npucompose")
     assert task.limits.memory_name == "pipeline.memory_limit_mb"

@@ -12,8 +12,8 @@ import pytest
 
 from airflow_free.forkserver import WorkerTask
 from airflow_free.outcome import Limits, Outcome
-from npucompose import executed_caches
-from npucompose.arguments import command_line
+from npucompose import private
+from npucompose.cli.arguments import command_line
 from npucompose.compose.check import check
 from npucompose.compose.tree import compose
 from npucompose.errors import CompileError, ConfigError
@@ -157,7 +157,7 @@ def test_an_explanation_is_made_in_a_worker_with_the_experiment_s_limits(worker:
             "tree": composed.tree,
             "provenance": composed.provenance,
             "files": files,
-            CACHES: executed_caches.make_private(),
+            CACHES: private.make_private(),
         },
     )
     assert (task.time_limit_s, task.limits) == (7, Limits.from_mib(2, 3000, "pipeline.memory_limit_mb"))

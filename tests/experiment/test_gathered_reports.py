@@ -12,7 +12,7 @@ from report.report_examples import FULL, INDUCTOR, WRONG
 
 from airflow_free.errors import OrchestratorError
 from airflow_free.ledger import FILE_NAME
-from npucompose.arguments import command_line
+from npucompose.cli.arguments import command_line
 from npucompose.errors import ConfigError
 from npucompose.experiment.orchestrator import STORE_VARIABLE
 from npucompose.experiment.sweep import gather as gathering

@@ -45,7 +45,7 @@ READS = re.compile(
 NO_STRANGERS = {
     "npucompose.streams.ranks": "orders that the processes of one job exchange through the store of their group",
     "npucompose.registry": "which files a module imports, of code that a person has to trust",
-    "npucompose.new": "the package's own texts",
+    "npucompose.cli.new": "the package's own texts",
     "npucompose_extras.pretrained.folder": "a model's folder: packages/extras/tests/models/test_folder.py",
     "npucompose.models.factory": "a file that a person trusts, and what cannot be read is left to Python",
     "npucompose.vendor.inductor_source": "the installed torch",

@@ -26,7 +26,7 @@ OWN = {
         "npucompose_devtools.device_kit.kit_files.observe"
     ],
     "npucompose.models.example_inputs": "torch's weights-only reader, within the memory limit of the job",
-    "npucompose.new": NO_STRANGERS["npucompose.new"],
+    "npucompose.cli.new": NO_STRANGERS["npucompose.cli.new"],
     "npucompose.vendor.converter_conditions": NO_STRANGERS["npucompose.vendor.converter_conditions"],
 }
 

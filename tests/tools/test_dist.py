@@ -160,7 +160,7 @@ def test_the_wheel_is_for_every_platform_and_has_all_that_runs_and_no_tests(whee
         r"npucompose/conf/config\.yaml",
         r"npucompose/report/templates/run\.html",
         r"npucompose/recipe/templates/script\.py\.jinja",
-        r"npucompose/new_files/model\.py\.txt",
+        r"npucompose/cli/new_files/model\.py\.txt",
         r"airflow_free/.*\.py",
         r"hydra_plugins/.*\.py",
     ):

@@ -10,9 +10,8 @@ import pytest
 from packaging.requirements import Requirement
 
 from npucompose import packages
-from npucompose.arguments import command_line
-from npucompose.artefacts import READERS
 from npucompose.cli import main
+from npucompose.cli.arguments import command_line
 from npucompose.commands import EXPLANATIONS, INSTALLED
 from npucompose.compose.overrides import SINGULAR
 from npucompose.compose.tree import Composer
@@ -24,6 +23,7 @@ from npucompose.passes import PASSES
 from npucompose.recipe import dialects
 from npucompose.recorder import RECORDERS
 from npucompose.registry import OURS, Registry
+from npucompose.results.artefacts import READERS
 from npucompose.schema.sections import SECTIONS
 from npucompose.targets.npu_offline.simulators import SIMULATORS
 from npucompose.version import __version__

@@ -15,7 +15,7 @@ import attrs
 import pytest
 from rich.console import Console
 
-from npucompose.arguments import command_line
+from npucompose.cli.arguments import command_line
 from npucompose.errors import ConfigError
 from npucompose.table.structure import facts_of
 from npucompose_vllm import explain, installed

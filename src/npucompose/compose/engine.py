@@ -13,7 +13,7 @@ from typing import Any
 import attrs
 from attrs import frozen
 
-from npucompose import executed_caches, ops
+from npucompose import ops, private
 from npucompose.compose.check import Checked
 from npucompose.errors import CompileError, ConfigError, NpuComposeError, first_raised, traced_line
 from npucompose.ops.catalogue import of_wheel, shipped
@@ -56,7 +56,7 @@ def materialize(checked: Checked, folders: Folders = NO_FOLDERS) -> Materialised
     """Build config, pipelines and backend. Loads torch; compiles nothing yet. A vendor's files go into `folders`."""
     experiment = checked.experiment
     mode = experiment.mode.name
-    executed_caches.make_private()
+    private.make_private()
     checked.target.prepare(mode)  # first: a vendor's package wants to define its operators itself
     _define_operators(checked.target.soc)
     ops.define_installed(rule.op for rule in experiment.adapt.rules)

@@ -18,7 +18,6 @@ from attrs import evolve
 from airflow_free.keys import plain
 from airflow_free.pool import run_in_worker
 from airflow_free.stage import Notify
-from npucompose.artefacts import read_artefact
 from npucompose.compose.check import Checked, check
 from npucompose.compose.tree import Composed, compose
 from npucompose.console import console, prints_apart
@@ -34,7 +33,7 @@ from npucompose.npu.static_graph.explanation import Explanation
 from npucompose.passes import PASSES
 from npucompose.registry import OURS, Registry
 from npucompose.report import explain as printing
-from npucompose.results.artefacts import CapturedGraph, FileFacts
+from npucompose.results.artefacts import CapturedGraph, FileFacts, read_artefact
 from npucompose.results.graphs import DryRun
 from npucompose.schema.sections import SECTIONS
 from npucompose.table.modes import MODES, modes_that

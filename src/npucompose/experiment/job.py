@@ -15,7 +15,7 @@ from airflow_free.forkserver import WorkerTask
 from airflow_free.keys import Ingredients, code_digests, digest, plain
 from airflow_free.outcome import Limits
 from airflow_free.stage import Stage
-from npucompose import executed_caches
+from npucompose import private
 from npucompose.compose.check import Checked, SectionCache, check
 from npucompose.compose.tree import Composed
 from npucompose.errors import ConfigError, raise_for, unknown
@@ -264,7 +264,7 @@ def worker_task(checked: Checked, entry: str, payload: Mapping[str, Any], log_pa
     """`entry` called with `payload` and the caches of compilers, within the limits of the experiment and in the
     environment of its target."""
     pipeline = checked.experiment.pipeline
-    caches = executed_caches.make_private()  # first: it sets variables of that environment
+    caches = private.make_private()  # first: it sets variables of that environment
     return WorkerTask(
         entry=entry,
         payload={**payload, CACHES: caches},
@@ -278,7 +278,7 @@ def worker_task(checked: Checked, entry: str, payload: Mapping[str, Any], log_pa
 
 def set_up_worker(payload: Mapping[str, Any]) -> None:
     """In the worker, before anything is compiled."""
-    executed_caches.take(payload.get(CACHES, ()))
+    private.take(payload.get(CACHES, ()))
 
 
 def device_folder(device: str) -> Path:

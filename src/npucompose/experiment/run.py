@@ -21,7 +21,7 @@ from airflow_free.outcome import Outcome
 from airflow_free.pool import run_in_worker
 from airflow_free.stage import Event, Finished, Notify, Runner, StageFailed, ignore
 from airflow_free.store import Store, write_atomically
-from npucompose import activity, executed_caches
+from npucompose import activity, private
 from npucompose.compose.tree import Composed
 from npucompose.errors import CompileError, ConfigError, NpuComposeError, RejectedError
 from npucompose.experiment.assemble import assembled
@@ -313,7 +313,7 @@ def _cache(job: Job, store: Store) -> Path | None:
     key = job.keys.get("compile")
     if key is None or not job.checked.experiment.compile.cache:
         return None
-    folder = executed_caches.place_of_ours(COMPILED) / digest(str(store.root.resolve()))[:16] / key
+    folder = private.place_of_ours(COMPILED) / digest(str(store.root.resolve()))[:16] / key
     if store.read("compile", key) is None:
         shutil.rmtree(folder, ignore_errors=True)
     return folder

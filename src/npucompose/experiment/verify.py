@@ -14,7 +14,7 @@ import attrs
 from attrs import frozen
 
 from airflow_free.store import Store
-from npucompose import outputs
+from npucompose import commands
 from npucompose.compose.tree import COMMAND_LINE, Composed, compose
 from npucompose.errors import ConfigError, NpuComposeError, visible
 from npucompose.experiment.job import Job, check_claims
@@ -301,7 +301,7 @@ def act_lock(arguments: argparse.Namespace) -> int:
     """`npucompose recipe lock`: run it, write the file."""
     composed = compose(arguments.overrides, config_dirs=arguments.config_dir, environment=arguments.env)
     locked = lock(Job.from_composed(composed), store=default_store())
-    outputs.write(arguments.out, locked.text())
+    commands.write(arguments.out, locked.text())
     print(f"{locked.result.status}; written: {arguments.out}")
     return EXIT_STATUS[locked.result.status]
 

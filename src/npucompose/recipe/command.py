@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from npucompose import outputs
+from npucompose import commands
 
 
 def eject(arguments: argparse.Namespace) -> int:
@@ -71,6 +71,6 @@ def _written(text: str, out: str | None) -> int:
     if out is None:
         print(text, end="")
         return 0
-    outputs.write(out, text)
+    commands.write(out, text)
     print(f"written: {out}", file=sys.stderr)
     return 0

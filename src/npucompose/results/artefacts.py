@@ -1,17 +1,21 @@
 """What files say that somebody else's runtime wrote: error codes, a captured graph, times of kernels.
 
 Readers (entry point `npucompose.readers`) make these, and `explain`, `profile` and `compare-dumps` use them; nothing
-here knows a form of a file.
+here knows a form of a file, and `read_artefact` asks the installed readers one after the other.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import FunctionType
 from typing import Any, Protocol, runtime_checkable
 
 from attrs import field, frozen
 
+from npucompose.errors import ConfigError
 from npucompose.npu.static_graph.records import UNKNOWN, Certainty, SinkingFacts
+from npucompose.registry import Registry
 
 
 @frozen(kw_only=True)
@@ -244,3 +248,23 @@ def listed_nodes(listings: tuple[FxListing, ...]) -> Iterator[ListedNode]:
     """Every node once; of several listings the last one's."""
     found = {node.name: node for listing in listings for node in listing.nodes}
     yield from found.values()
+
+
+OUR_READER = "artefacts"
+"""Of the package that few need: named where none is installed."""
+READERS: Registry[FunctionType] = Registry(
+    kind="reader of logs and dumps", base=FunctionType, group="npucompose.readers", values=True
+)
+"""Functions of a path whose result has a `sinking`, and may have the other attributes of FileFacts; ConfigError for a
+file that is not of theirs."""
+
+
+def read_artefact(path: Path | str) -> FileFacts:
+    """What the file says to the first reader that knows its form."""
+    problems: list[str] = []
+    for name in READERS.names() or (OUR_READER,):
+        try:
+            return FileFacts.from_read(READERS.get(name)(path))
+        except ConfigError as refused:
+            problems += refused.problems
+    raise ConfigError(*problems)

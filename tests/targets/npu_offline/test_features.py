@@ -13,7 +13,7 @@ import torch
 from targets.npu_offline.needs import offline
 
 from airflow_free.keys import digest
-from npucompose import executed_caches
+from npucompose import private
 from npucompose.experiment.run import COMPILED
 from tests.npu.place import ROOT, process
 
@@ -172,7 +172,7 @@ def test_a_second_process_loads_what_the_first_compiled(mode: str, tmp_path: Pat
 
 def kept_in(folder: Path) -> Path:
     """Where the graphs of the store in `folder` are kept."""
-    return executed_caches.place_of_ours(COMPILED) / digest(str((folder / ".npucompose").resolve()))[:16]
+    return private.place_of_ours(COMPILED) / digest(str((folder / ".npucompose").resolve()))[:16]
 
 
 @offline

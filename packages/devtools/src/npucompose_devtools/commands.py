@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from npucompose.arguments import ADDED, ENV, TRUST
+from npucompose.cli.arguments import ADDED, ENV, TRUST
 from npucompose.commands import AS_JSON, Command, argument, flag
 
 KIT_OUT = "device_kit"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from npucompose.arguments import command_line
+from npucompose.cli.arguments import command_line
 from npucompose.errors import ConfigError
 from npucompose.npu.capture.budget import Interval, capture_budget
 from npucompose_devtools.capture_sizes.deployment import act, read_deployment

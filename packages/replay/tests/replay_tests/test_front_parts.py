@@ -12,7 +12,8 @@ from hydra.core.hydra_config import HydraConfig
 from torch import nn
 
 import npucompose
-from npucompose import cli, completion, private
+from npucompose import private
+from npucompose.cli import completion, running, statuses
 from npucompose.compose import conf, state
 from npucompose.errors import CaptureError, ConfigError, MissingExtra, NpuComposeError, RejectedError
 from npucompose.results.measured import Numerics
@@ -67,11 +68,11 @@ def test_a_compiled_module_inside_of_a_compilation_is_the_module(monkeypatch: py
 def test_each_problem_stands_on_a_line_and_the_status_is_the_errors(
     error: NpuComposeError, lines: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert cli._report(error, debug=False) == error.exit_status
+    assert statuses._report(error, debug=False) == error.exit_status
     said = capsys.readouterr()
-    assert said.err.splitlines() == [cli.PREFIX + line for line in lines]
+    assert said.err.splitlines() == [statuses.PREFIX + line for line in lines]
     assert said.out == ""
-    assert cli._report(error, debug=True) == error.exit_status
+    assert statuses._report(error, debug=True) == error.exit_status
     assert type(error).__name__ in capsys.readouterr().err
 
 
@@ -79,16 +80,16 @@ def test_candidates_come_a_line_each_and_an_error_is_no_candidate(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(completion, "candidates", lambda parser, words: tuple(words))
-    assert cli._candidates(["run", "b"]) == 0
+    assert completion.answer(["run", "b"]) == 0
     assert capsys.readouterr() == ("run\nb\n", "")
-    assert cli._candidates([]) == 0
+    assert completion.answer([]) == 0
     assert capsys.readouterr() == ("", "")
 
     def fails(parser: Any, words: Any) -> Any:
         raise ConfigError("no")
 
     monkeypatch.setattr(completion, "candidates", fails)
-    assert cli._candidates(["run"]) == 0
+    assert completion.answer(["run"]) == 0
     assert capsys.readouterr() == ("", "")
 
 
@@ -117,7 +118,7 @@ def test_of_a_run_that_was_refused_only_what_was_there_before_is_left(
         runtime=SimpleNamespace(output_dir=str(run)), output_subdir=subdir, job=SimpleNamespace(name="job")
     )
     monkeypatch.setattr(HydraConfig, "get", staticmethod(lambda: config))
-    cli._leave_no_folder()
+    running._leave_no_folder()
     assert sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*")) == left
     assert tmp_path.is_dir()
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 
-from npucompose import executed_caches
+from npucompose import private
 
 READ_AT = "0.32.0"
 CPU = "vllm.platforms.cpu.CpuPlatform"
@@ -22,7 +22,7 @@ def register() -> str | None:
     command line, so that nothing can be known yet. A vLLM that cannot be asked reports no error of a plug-in: its log
     gets a warning. From the folders of compiled code, which vLLM asks for later, nothing of another user is loaded.
     """
-    executed_caches.make_private()
+    private.make_private()
     try:
         from vllm.platforms import builtin_platform_plugins  # pyright: ignore[reportMissingImports]
 

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 from airflow_free.errors import OrchestratorError
-from npucompose import outputs
+from npucompose import commands
 from npucompose.console import console
 from npucompose.errors import ConfigError, NpuComposeError
 from npucompose.experiment.sweep.gather import Gathered, gather, with_reports
@@ -84,7 +84,7 @@ def _show_whole(found: Gathered) -> int:
 
 
 def _write_page(found: Gathered, path: Path) -> int:
-    outputs.write(path, comparison.render(with_reports(found.lines), found.counts), "--html")
+    commands.write(path, comparison.render(with_reports(found.lines), found.counts), "--html")
     print(f"{_summary(found)}\n  {path}")
     return 0
 

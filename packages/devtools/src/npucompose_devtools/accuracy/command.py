@@ -8,11 +8,10 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import attrs
 
-from npucompose.artefacts import read_artefact
 from npucompose.compose.check import check
 from npucompose.compose.tree import compose
 from npucompose.errors import ConfigError
-from npucompose.results.artefacts import FxListing, Tensors
+from npucompose.results.artefacts import FxListing, Tensors, read_artefact
 from npucompose.results.measured import NumericTolerance
 from npucompose_devtools.accuracy.compare import DumpComparison, OperatorResult, Question, compared
 from npucompose_devtools.accuracy.contracts import declared

@@ -11,10 +11,9 @@ from pathlib import Path
 
 from attrs import frozen
 
-from npucompose import outputs
-from npucompose.artefacts import read_artefact
+from npucompose import commands
 from npucompose.errors import ConfigError
-from npucompose.results.artefacts import KernelTimes
+from npucompose.results.artefacts import KernelTimes, read_artefact
 from npucompose.schema.profile_table import COVERAGE, ProfileTable
 from npucompose.vendor.devices import soc_of
 from npucompose_devtools.profiles.held_out import FOLDS, HeldOut, held_out
@@ -51,7 +50,7 @@ def act_import(arguments: argparse.Namespace) -> int:
     profile = profile_of(arguments.files, arguments.soc)
     table = made_of(profile.rows, soc=profile.soc, cann=arguments.cann, files=profile.names, ratio=profile.ratio)
     out = Path(arguments.out or OUT)
-    outputs.write(out, table.as_text())
+    commands.write(out, table.as_text())
     print("\n".join(_table_lines(table, profile, out)))
     return 0
 

@@ -131,7 +131,7 @@ def _kinds() -> tuple[str, ...]:
 
 
 def _beginnings() -> tuple[str, ...]:
-    return pkgutil.resolve_name("npucompose.new:KINDS")
+    return pkgutil.resolve_name("npucompose.cli.new:KINDS")
 
 
 def _sortable() -> tuple[str, ...]:
@@ -326,7 +326,7 @@ COMMANDS = {
     ),
     "new": Command(
         about="write a working model, pass, target or experiment of your own, with its test",
-        act="npucompose.new:act",
+        act="npucompose.cli.new:act",
         arguments=NEW,
     ),
     "doctor": Command(about="show what this machine can do", act="npucompose.cli:doctor", arguments=DOCTOR),
@@ -347,7 +347,7 @@ COMMANDS = {
     ),
     "completion": Command(
         about="print a shell's completion of commands, groups, choices and keys",
-        act="npucompose.completion:act",
+        act="npucompose.cli.completion:act",
         arguments=(argument("shell", choices=("bash", "zsh", "fish"), help="which shell"),),
     ),
     "recipe": Command(about="lock, verify, import and eject experiments", actions=RECIPE),

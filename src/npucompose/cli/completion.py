@@ -12,8 +12,9 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from npucompose.arguments import CONFIG_DIR
+from npucompose.cli.arguments import CONFIG_DIR, command_line
 from npucompose.compose.conf import added_dirs, choices_of, conf_dir
+from npucompose.errors import NpuComposeError
 from npucompose.report.keys import keys
 from npucompose.vendor.compiler import LEAVES, VERSION
 
@@ -53,6 +54,16 @@ SHELLS = {"bash": BASH, "zsh": ZSH, "fish": FISH}
 
 def act(arguments: argparse.Namespace) -> int:
     print(SHELLS[arguments.shell], end="")
+    return 0
+
+
+def answer(words: Sequence[str]) -> int:
+    """One candidate a line; nothing where the words make no sense: a shell is no place for an error."""
+    try:
+        found = candidates(command_line(words[0] if words else None), words)
+    except NpuComposeError:
+        return 0
+    print("".join(f"{one}\n" for one in found), end="")
     return 0
 
 
