@@ -9,7 +9,7 @@ import pytest
 
 from npucompose.npu.capture.records import CaptureLegality
 from npucompose.npu.capture.rules import rules
-from npucompose.npu.capture.runtime import CaptureRuntime
+from npucompose.npu.capture.simulated.runtime import CaptureRuntime
 from tests.capture.programs import Program, programs
 from tests.capture.seeded import captured
 

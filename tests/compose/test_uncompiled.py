@@ -11,8 +11,7 @@ from npucompose.compose.check import check
 from npucompose.compose.tree import compose
 from npucompose.errors import ConfigError
 from npucompose.targets.npu_offline import wheel
-from npucompose.vendor.compiler import EVERY_LEAF, CompilerOptions
-from npucompose.vendor.uncompiled import Uncompiled, _table, uncompiled, ways
+from npucompose.vendor.compiler import EVERY_LEAF, CompilerOptions, Uncompiled, _table, uncompiled, ways
 
 GE, ACL, EX = "max-autotune", "reduce-overhead", "npugraph_ex"
 

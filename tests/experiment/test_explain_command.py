@@ -332,7 +332,7 @@ def test_what_the_backend_refused_is_an_answer_and_what_failed_elsewhere_is_rais
 def test_a_model_of_which_no_graph_is_made_cannot_be_explained(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("npucompose.npu.static_graph.session.sinking_of", lambda session: None)
     with pytest.raises(CompileError, match=r"torch\.compile made no graph"):
-        explain.explained(Compiling())  # type: ignore[arg-type]
+        session.explained(Compiling(), {})  # type: ignore[arg-type]
 
 
 class Stand:

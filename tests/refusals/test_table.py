@@ -92,9 +92,9 @@ NO_STRANGERS = {
     "npucompose.experiment.tracking": "what our own process is given",
     "npucompose_vllm.installed": "what our own process answers: packages/vllm/tests/test_requested.py",
     "npucompose_vllm.compiler": "our own answer, out of the file in which vLLM keeps it",
-    "npucompose.vendor.uncompiled": "the package's own table",
+    "npucompose.vendor.compiler": "the package's own table",
     "npucompose.targets.npu_offline.converter_guards": "the wheel's own Python",
-    "npucompose.targets.npu_offline.converter_sources": "the wheel's own Python",
+    "npucompose.targets.npu_offline.converter_expressions": "the wheel's own Python",
     "npucompose_extras.engine_dialects.vllm_ascend_versions": "the package's own table",
     "airflow_free.keys": "what is hashed, and not read",
 }

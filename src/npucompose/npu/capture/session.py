@@ -13,7 +13,6 @@ from attrs import frozen
 from npucompose import recorder
 from npucompose.compose.session import Session
 from npucompose.errors import ConfigError, NpuComposeError
-from npucompose.npu.capture.breaks import Break, recorded_breaks
 from npucompose.npu.capture.budget import (
     BudgetQuestion,
     CaptureBudget,
@@ -22,12 +21,9 @@ from npucompose.npu.capture.budget import (
     Interval,
     capture_budget,
 )
-from npucompose.npu.capture.devices import simulated
-from npucompose.npu.capture.in_place import without_kernel
 from npucompose.npu.capture.legality import CaptureQuestion, Seen, judge
-from npucompose.npu.capture.machine import SimulatedMachine
 from npucompose.npu.capture.pool import UNKNOWN, PoolRequests, pool_bytes
-from npucompose.npu.capture.reading import read
+from npucompose.npu.capture.reading import Break, read, recorded_breaks, without_kernel
 from npucompose.npu.capture.records import (
     CaptureBudgetFacts,
     CaptureChange,
@@ -36,8 +32,10 @@ from npucompose.npu.capture.records import (
     CaptureLegality,
     CaptureRange,
 )
-from npucompose.npu.capture.runtime import CaptureRuntime
-from npucompose.npu.capture.watch import called, raised, watching
+from npucompose.npu.capture.simulated.devices import simulated
+from npucompose.npu.capture.simulated.machine import SimulatedMachine
+from npucompose.npu.capture.simulated.runtime import CaptureRuntime
+from npucompose.npu.capture.simulated.watch import called, raised, watching
 from npucompose.npu.torchair.config import MODES
 from npucompose.ops.forms import FormCheck
 from npucompose.ops.npu import forms_for_values
@@ -45,6 +43,8 @@ from npucompose.recorder import PlannedRecording
 from npucompose.schema.experiment import Call, dimension_of
 from npucompose.targets.foretelling import Foretelling, ForetoldCall
 from npucompose.vendor.devices import device_of
+
+# What the captures of an experiment take: its graphs' counts and bytes for each size, against `target.soc`.
 
 MOST_RANKS = 16
 """Of a group whose ranks this process does not know: HCCL takes no more streams for larger ones."""

@@ -122,6 +122,8 @@ def _recording(session: Session) -> Iterator[str]:
     yield from (found.why for found in backend.effective())
 
 
+# The question of sinking, asked of a session: what of the experiment and of its calls decides the answer.
+
 LOWER_LIMIT = "experimental_config.static_model_ops_lower_limit"
 
 

@@ -347,6 +347,9 @@ def short(sentences: Sequence[str]) -> tuple[str, ...]:
     return (*sentences[:SHOWN], f"and {len(sentences) - SHOWN} more")
 
 
+# What logs and dumps prove that something else wrote about a graph. Knows none of their forms.
+
+
 def with_artefacts(facts: SinkingFacts | None, read: Sequence[SinkingFacts]) -> SinkingFacts:
     """What logs and dumps prove takes the place of what was derived; None: there is nothing but them.
 

@@ -298,6 +298,9 @@ def _backward_now() -> AbstractContextManager[Any]:
     return config.patch(name, True) if hasattr(config, name) else nullcontext()
 
 
+# What TorchAir made of each FX graph, compiled or not, and which calls ran eagerly: counted at its own classes.
+
+
 @define
 class Running:
     """Counts of this process, over all its graphs."""
