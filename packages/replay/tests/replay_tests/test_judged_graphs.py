@@ -1,5 +1,7 @@
 """What tools/torch_suites.py says of a graph: whose difference it is."""
 
+from typing import Any
+
 import pytest
 import torch
 import torch._inductor.compile_fx
@@ -7,7 +9,7 @@ import torch._inductor.compile_fx
 from tools.judged_graphs import Judge, Mode
 
 
-def judged(mode: Mode, called, *inputs: torch.Tensor) -> list[str]:
+def judged(mode: Mode, called: Any, *inputs: torch.Tensor) -> list[str]:
     judge = Judge(mode, lambda _: None)
     torch._dynamo.reset()
     with torch.no_grad():
@@ -15,7 +17,7 @@ def judged(mode: Mode, called, *inputs: torch.Tensor) -> list[str]:
     return [one.kind for one in judge.found]
 
 
-def refusing(*_: object) -> None:
+def refusing(*_: Any) -> None:
     raise RuntimeError("no")
 
 
@@ -26,7 +28,7 @@ def test_what_only_ours_raises_is_held_against_it_and_what_frozen_inductor_raise
 ) -> None:
     genuine = torch._inductor.compile_fx.compile_fx
 
-    def compiled(*given: object, **named: object) -> object:
+    def compiled(*given: Any, **named: Any) -> Any:
         return refusing if inductor_frozen and "config_patches" in named else genuine(*given, **named)
 
     monkeypatch.setattr("npucompose.backend", lambda *_: lambda *__: refusing)
