@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def run_experiment(argv: Sequence[str], program: str) -> int:
-    from npucompose.compose.hydra_choices import translated
+    from npucompose.compose.overrides import translated
 
     arguments = run_arguments(argv, program)
     arguments.overrides, notes = translated(arguments.overrides)

@@ -11,8 +11,7 @@ from attrs import frozen
 from npucompose.models.base import Model
 from npucompose.passes.base import Pass
 from npucompose.results.effective import Effective
-from npucompose.schema.experiment import Experiment
-from npucompose.schema.scenario import FORWARD, Scenario
+from npucompose.schema.experiment import FORWARD, Experiment, Scenario
 from npucompose.table.modes import ModeSpec
 from npucompose.targets.base import Target
 

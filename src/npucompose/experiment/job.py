@@ -32,8 +32,7 @@ from npucompose.measure.environment import versions
 from npucompose.registry import OURS
 from npucompose.results import premises
 from npucompose.results.effective import Setting, settings
-from npucompose.schema.experiment import Experiment
-from npucompose.schema.scenario import GENERATE
+from npucompose.schema.experiment import GENERATE, Experiment
 from npucompose.table.structure import flat
 from npucompose.targets.base import Target, check_stages
 from npucompose.version import torch_warning

@@ -11,7 +11,7 @@ The packages `capture` and `report` read and write these; nothing here knows a r
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal, get_args
+from typing import Literal
 
 from attrs import field, frozen
 
@@ -89,8 +89,6 @@ class CaptureBudgetFacts:
 
 
 CaptureVerdict = Literal["captures", "does not capture", "captures with races", "unknown"]
-
-CAPTURE_VERDICTS: tuple[CaptureVerdict, ...] = get_args(CaptureVerdict)
 
 
 @frozen(kw_only=True)

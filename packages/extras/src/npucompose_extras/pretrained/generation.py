@@ -18,7 +18,7 @@ from transformers.cache_utils import EncoderDecoderCache, StaticLayer  # pyright
 from npucompose.errors import ConfigError
 from npucompose.models.base import Built, Inputs, generator, inference
 from npucompose.models.generation import Generation
-from npucompose.schema.scenario import Scenario
+from npucompose.schema.experiment import Scenario
 from npucompose_extras.pretrained.small_configs import POSITIONS
 
 FIRST_IDS = 3
