@@ -10,8 +10,7 @@ import argparse
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from npucompose_devtools.profiles.command import Profile, profile_of
-from npucompose_devtools.profiles.held_out import HeldOut, held_out
+from npucompose_devtools.profiles.command import HeldOut, Profile, held_out, profile_of
 
 PAGE = Path(__file__).parents[1] / "docs" / "device_files.md"
 BEGIN, END = "<!-- public profile -->", "<!-- end -->"

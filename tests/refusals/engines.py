@@ -13,7 +13,7 @@ from tests.refusals.case import Case
 LINE, SCRIPT, SIZES, VLLM = (
     "npucompose_extras.engine_dialects.command_line",
     "npucompose_extras.engine_dialects.start_script",
-    "npucompose_extras.engine_dialects.sizes",
+    "npucompose_extras.engine_dialects",
     "npucompose_extras.engine_dialects.vllm",
 )
 

@@ -46,7 +46,7 @@ NO_STRANGERS = {
     "npucompose.streams.ranks": "orders that the processes of one job exchange through the store of their group",
     "npucompose.registry": "which files a module imports, of code that a person has to trust",
     "npucompose.cli.new": "the package's own texts",
-    "npucompose_extras.pretrained.folder": "a model's folder: packages/extras/tests/models/test_folder.py",
+    "npucompose_extras.pretrained.huggingface": "a model's folder: packages/extras/tests/models/test_folder.py",
     "npucompose.models.factory": "a file that a person trusts, and what cannot be read is left to Python",
     "npucompose.vendor.inductor_source": "the installed torch",
     "npucompose.vendor.versions": "the package's own table",

@@ -8,6 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+pytest.importorskip("npucompose_replay", reason="pieces are recorded by it: pip install 'npucompose[replay]'")
+
 import torch
 from torch import nn
 from torch._dynamo.utils import counters

@@ -20,10 +20,9 @@ from npucompose.errors import ConfigError
 from npucompose.table.structure import facts_of
 from npucompose_vllm import explain, installed
 from npucompose_vllm.configuration import DEFAULTS, FUSIONS, without_effect
-from npucompose_vllm.explain import render
+from npucompose_vllm.explain import OptionOutcome, render, requested, said
 from npucompose_vllm.installed import MARK, Installed
 from npucompose_vllm.recipe import Recipe, read
-from npucompose_vllm.requested import OptionOutcome, requested, said
 from tests.answers import answer
 
 HEAD = "# @package _global_\n# served\ndefaults:\n"

@@ -9,6 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+pytest.importorskip("npucompose_replay", reason="pieces are recorded by it: pip install 'npucompose[replay]'")
+
 import torch
 from torch import fx, nn
 from torch._functorch import config as functorch_config

@@ -14,7 +14,6 @@ from npucompose.compose.tree import compose
 from npucompose.errors import CaptureError, ConfigError
 from npucompose.experiment.job import Job
 from npucompose.models import MODELS
-from npucompose_replay.interface import Admission
 from npucompose_vllm.pieces import Unrecorded
 from npucompose_vllm.recipe import Recipe, read, recipe_of
 from tests.lock_examples import locked_of
@@ -322,8 +321,3 @@ def test_what_recordings_take_counts_shared_memory_once() -> None:
     other = {"slabs": [(2, 50), (3, 25)], "output_bytes": 3}
     assert recorded_bytes([one, other]) == 100 + 50 + 25 + 7 + 3
     assert recorded_bytes([]) == 0
-
-
-def test_no_size_that_the_recipe_does_not_name_earns_a_recording() -> None:
-    assert Admission().admits("a size", 0.0, None)
-    assert not Admission(only_watched=True).admits("a size", 0.0, None)

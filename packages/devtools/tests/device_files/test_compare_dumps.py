@@ -20,9 +20,7 @@ from npucompose.compose.tree import compose
 from npucompose.results.artefacts import DumpedOperator, DumpedValue, Tensors
 from npucompose.results.measured import EXACT, NumericTolerance, tolerance_of
 from npucompose_devtools.accuracy import compare as accuracy
-from npucompose_devtools.accuracy.compare import Question
-from npucompose_devtools.accuracy.contracts import contract, declared
-from npucompose_devtools.accuracy.pairs import paired
+from npucompose_devtools.accuracy.compare import Question, contract, declared, paired
 from npucompose_devtools.artefacts import read
 
 Call = tuple[str, str, Sequence[Any], Sequence[Any]]

@@ -23,7 +23,7 @@ from npucompose.streams.features import product_flops
 from npucompose.vendor.devices import ATLAS_A2
 from npucompose_devtools.device_files import profiles
 from npucompose_devtools.device_files.kernels import operator_type, torch_operator
-from npucompose_devtools.profiles.held_out import HeldOut, held_out
+from npucompose_devtools.profiles.command import HeldOut, held_out
 from npucompose_devtools.profiles.table import _some as some_slopes
 from npucompose_devtools.profiles.table import bound, flops_per_byte, made_of, quantile, sized
 from tests.answers import answer

@@ -7,10 +7,9 @@ from collections.abc import Callable
 
 import pytest
 
-from npucompose_devtools.protocol.drawing import page_of, summary_of
+from npucompose_devtools.protocol.command import page_of, summary_of, weigh_waits, without
 from npucompose_devtools.protocol.explore import check
 from npucompose_devtools.protocol.reading import shape, shapes
-from npucompose_devtools.protocol.waits import weigh_waits, without
 
 Golden = Callable[[str, str], None]
 FAULTY = {

@@ -11,7 +11,7 @@ import pytest
 
 from npucompose.cli import main
 from npucompose.errors import ConfigError
-from npucompose_devtools.protocol.drawing import page_of, summary_of
+from npucompose_devtools.protocol.command import page_of, summary_of
 from npucompose_devtools.protocol.explore import check
 from npucompose_devtools.protocol.model import MOST_STEPS, Step
 from npucompose_devtools.protocol.reading import read_protocol

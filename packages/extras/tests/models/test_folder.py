@@ -12,8 +12,7 @@ import torch
 from npucompose.compose.check import check
 from npucompose.compose.tree import Composer
 from npucompose.errors import ConfigError
-from npucompose_extras.pretrained.folder import MOST_BYTES, Folder
-from npucompose_extras.pretrained.huggingface import Transformers, _over
+from npucompose_extras.pretrained.huggingface import MOST_BYTES, Folder, Transformers, _over
 
 GPT2 = {
     "architectures": ["GPT2LMHeadModel"],

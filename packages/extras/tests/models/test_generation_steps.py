@@ -20,7 +20,7 @@ from npucompose.models.generation import Generation
 from npucompose.schema.experiment import Scenario
 from npucompose.targets.null_device import NullDevice
 from npucompose_extras.pretrained import generation
-from npucompose_extras.pretrained.experts import STATIC, implementation
+from npucompose_extras.pretrained.generation import STATIC, implementation
 
 WITH_EXPERTS: dict[str, dict[str, Any]] = {
     "MixtralForCausalLM": {"num_hidden_layers": 1},

@@ -9,7 +9,7 @@ import pytest
 from npucompose.cli import main
 from npucompose.recipe import export
 from npucompose.vendor.compiler import LEAVES
-from npucompose_extras.engine_dialects.vllm_ascend_export import FIXED, MODES, OPTIONS
+from npucompose_extras.engine_dialects.vllm_ascend import FIXED, MODES, OPTIONS
 from tests.answers import answer
 
 FIXED_AS_THERE = [

@@ -193,3 +193,8 @@ def test_signatures_that_take_turns_do_not_ask_the_wrong_recording_first(monkeyp
         monkeypatch.setattr(recording, "try_replay", lambda x, r=recording, f=replay: asked.append(r) or f(x))
     called(cache, 2, 3, 2, 3)
     assert len(asked) == 4
+
+
+def test_no_size_that_only_watched_calls_record_earns_a_recording() -> None:
+    assert Admission().admits("a size", 0.0, None)
+    assert not Admission(only_watched=True).admits("a size", 0.0, None)

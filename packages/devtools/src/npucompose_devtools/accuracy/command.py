@@ -13,8 +13,7 @@ from npucompose.compose.tree import compose
 from npucompose.errors import ConfigError
 from npucompose.results.artefacts import FxListing, Tensors, read_artefact
 from npucompose.results.measured import NumericTolerance
-from npucompose_devtools.accuracy.compare import DumpComparison, OperatorResult, Question, compared
-from npucompose_devtools.accuracy.contracts import declared
+from npucompose_devtools.accuracy.compare import DumpComparison, OperatorResult, Question, compared, declared
 
 SHOWN = 8
 INPUTS: Mapping[str, str] = {

@@ -16,8 +16,7 @@ from attrs import evolve, field, frozen
 from npucompose.measure.numerics import compare
 from npucompose.results.artefacts import DumpedOperator, DumpedValue, FxListing, Tensors, listed_nodes
 from npucompose.results.measured import EXACT, NumericTolerance, tolerance_of
-from npucompose_devtools.accuracy.contracts import contract
-from npucompose_devtools.accuracy.pairs import operator_name, paired
+from npucompose.schema.adapt import Rewriting, RuleSet
 
 Allowed = Callable[[str], NumericTolerance]
 """Of a dtype."""
@@ -236,3 +235,87 @@ def _made_by(node: str, listings: Sequence[FxListing]) -> str | None:
         return None
     stem = having[0].rpartition(".")[0] or having[0]
     return stem.rpartition("_after_")[2] or stem
+
+
+# How far a result may be from the eager one: not at all where the operator only moves data and was given the same bits,
+# what a rule of adaptation says where one made it, else the tolerance of its dtype.
+
+_MOVES = """
+    view reshape _unsafe_view _reshape_alias permute transpose t expand slice select cat stack clone copy alias detach
+    squeeze unsqueeze split split_with_sizes chunk unbind narrow gather index index_select embedding where masked_fill
+    fill constant_pad_nd scatter index_put flip roll repeat tril triu zeros zeros_like ones ones_like full full_like
+    arange contiguous flatten unflatten lift_fresh_copy slice_scatter select_scatter Embedding Identity Flatten
+"""
+MOVES = frozenset(_MOVES.split())
+"""Operators and modules whose results are bits of their operands, or constants."""
+
+
+def declared(rules: RuleSet) -> Mapping[str, NumericTolerance]:
+    """{operator without namespace and overload: what a rule allows}, of what the rules adapt and what they put there.
+    A rule that only rejects allows nothing."""
+    found: dict[str, NumericTolerance] = {}
+    for rule in (one for one in rules.rules if isinstance(one, Rewriting)):
+        allowed = NumericTolerance(rule.contract.rtol, rule.contract.atol)
+        for operator in (rule.op, *(call.op for call in rule.calls)):
+            name = operator.split(".")[1] if "." in operator else operator
+            known = found.get(name, EXACT)
+            found[name] = NumericTolerance(max(known.rtol, allowed.rtol), max(known.atol, allowed.atol))
+    return found
+
+
+def contract(
+    operator: str, dtype: str, *, same_inputs: bool, rules: Mapping[str, NumericTolerance]
+) -> NumericTolerance:
+    """`contract("view", "float16", same_inputs=True, rules={})` is EXACT. `dtype` is the less exact one of the two."""
+    if operator in MOVES and same_inputs:
+        return EXACT
+    return tolerance_of(dtype).widened(rules.get(operator, EXACT))
+
+
+# Which operator of a graph's dump is which one of the eager dump: by name, or as the nth call of its operator.
+
+
+@frozen(kw_only=True)
+class Pairs:
+    pairs: tuple[tuple[DumpedOperator, DumpedOperator], ...]
+    """(eager, graph), in the order of the graph."""
+    only_eager: tuple[DumpedOperator, ...]
+    only_graph: tuple[DumpedOperator, ...]
+    by_name: int
+    """Of the pairs; the others are the nth calls of their operator, of which both have as many."""
+
+
+def paired(eager: Sequence[DumpedOperator], graph: Sequence[DumpedOperator]) -> Pairs:
+    """A name counts only where both have the same operator under it."""
+    named = {one.name: one for one in eager}
+    found: dict[str, DumpedOperator] = {}
+    for one in graph:
+        other = named.get(one.name)
+        if other is not None and operator_name(other) == operator_name(one):
+            found[one.name] = other
+    by_name = len(found)
+    taken = {one.name for one in found.values()}
+    left = _by_operator([one for one in eager if one.name not in taken])
+    for operator, calls in _by_operator([one for one in graph if one.name not in found]).items():
+        if len(left.get(operator, ())) == len(calls):
+            found.update({one.name: other for one, other in zip(calls, left[operator], strict=True)})
+    taken = {one.name for one in found.values()}
+    return Pairs(
+        pairs=tuple((found[one.name], one) for one in graph if one.name in found),
+        only_eager=tuple(one for one in eager if one.name not in taken),
+        only_graph=tuple(one for one in graph if one.name not in found),
+        by_name=by_name,
+    )
+
+
+def operator_name(one: DumpedOperator) -> str:
+    """`aten.mm.default` and `mm` are one: "mm"."""
+    parts = one.operator.split(".")
+    return parts[1] if len(parts) > 1 else parts[0]
+
+
+def _by_operator(operators: Sequence[DumpedOperator]) -> dict[str, list[DumpedOperator]]:
+    found: dict[str, list[DumpedOperator]] = {}
+    for one in operators:
+        found.setdefault(operator_name(one), []).append(one)
+    return found

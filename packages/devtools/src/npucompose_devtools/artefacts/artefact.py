@@ -134,53 +134,41 @@ class Artefact:
     @property
     def steps(self) -> tuple[DiagnosisStep, ...]:
         """S0 (what TorchAir says), S6 (what GE says) and S7 (what torch says); `skipped` where it says nothing."""
-        return _steps(self)
+        return _s0(self), _s6(self), _s7(self)
 
     @property
     def blame(self) -> tuple[Blame, ...]:
         """Who is to blame that it is not static, in the order of the artefact."""
-        return _blame(self)
+        inputs = [
+            Blame(
+                node=data.name,
+                operator="Data",
+                reason=f"GE does not know every dimension of the input: {list(data.shape or ())}",
+                graph=graph.name,
+                dimension=data.unknown[0],
+                rule="rule 3",
+            )
+            for graph in self.graphs
+            for data in graph.data
+            if data.unknown
+        ]
+        marked = [
+            Blame(node=m.node, operator=m.operator or "unknown", reason=m.words, rule=f"rule {m.row}")
+            for m in self.marks
+            if m.dynamic
+        ]
+        return (*inputs, *marked)
 
     @property
     def sinking(self) -> SinkingFacts:
         """The verdicts that this artefact alone proves; `unknown` for the rest."""
-        return _sinking(self)
-
-
-def _sinking(artefact: Artefact) -> SinkingFacts:
-    return SinkingFacts.from_verdicts(
-        fx_graph=_fx_graph(artefact),
-        ge_graph=_ge_graph(artefact),
-        ge_build=_ge_build(artefact),
-        blame=_blame(artefact),
-        steps=_steps(artefact),
-    )
-
-
-def _steps(artefact: Artefact) -> tuple[DiagnosisStep, ...]:
-    return (_s0(artefact), _s6(artefact), _s7(artefact))
-
-
-def _blame(artefact: Artefact) -> tuple[Blame, ...]:
-    inputs = [
-        Blame(
-            node=data.name,
-            operator="Data",
-            reason=f"GE does not know every dimension of the input: {list(data.shape or ())}",
-            graph=graph.name,
-            dimension=data.unknown[0],
-            rule="rule 3",
+        return SinkingFacts.from_verdicts(
+            fx_graph=_fx_graph(self),
+            ge_graph=_ge_graph(self),
+            ge_build=_ge_build(self),
+            blame=self.blame,
+            steps=self.steps,
         )
-        for graph in artefact.graphs
-        for data in graph.data
-        if data.unknown
-    ]
-    marked = [
-        Blame(node=m.node, operator=m.operator or "unknown", reason=m.words, rule=f"rule {m.row}")
-        for m in artefact.marks
-        if m.dynamic
-    ]
-    return (*inputs, *marked)
 
 
 # Verdicts.
@@ -287,7 +275,7 @@ def _s6(artefact: Artefact) -> DiagnosisStep:
             id="S6", title=title, status="skipped", fix="DUMP_GE_GRAPH=2, or debug.graph_dump.type=pbtxt"
         )
     marks = [m for m in artefact.marks if m.dynamic]
-    inputs = [f"{b.node}: {b.reason}" for b in _blame(artefact) if b.operator == "Data"]
+    inputs = [f"{b.node}: {b.reason}" for b in artefact.blame if b.operator == "Data"]
     built = [kind for graph in artefact.graphs if (kind := _build_of(graph))]
     evidence = inputs + [_of_mark(m) for m in artefact.marks] + [words for _, words in built]
     evidence += [f"{g.name}: {g.unknown_nodes} nodes of unknown size" for g in artefact.graphs if g.unknown_nodes]

@@ -99,6 +99,7 @@ def _question(file: _File) -> BudgetQuestion:
     many = [len(file.sizes), *(len(graph.sizes) for graph in file.graphs.values())]
     if max(many) > MOST or max(len(file.graphs), len(file.communicators)) > MOST // 16:
         raise ConfigError(f"at most {MOST:,} sizes, and {MOST // 16} graphs and communicators.")
+    taken = {size: _number("bytes", text) for size, text in file.bytes.items()}
     return BudgetQuestion(
         soc=file.soc,
         graphs=tuple(_graph(name, graph) for name, graph in file.graphs.items()),
@@ -108,7 +109,7 @@ def _question(file: _File) -> BudgetQuestion:
             for name, one in file.communicators.items()
         ),
         many_streams=file.many_streams,
-        nbytes={size: _exactly(_number("bytes", text)) for size, text in file.bytes.items()},
+        nbytes={size: Interval(number, number) for size, number in taken.items()},
         memory=None if file.memory is None else _number("memory", file.memory),
     )
 
@@ -136,10 +137,6 @@ def _number(where: str, text: str) -> int:
     if number is None:
         raise ConfigError(f"{where}: {text!r}; must be a number of bytes with its unit, as in 512MiB.")
     return number
-
-
-def _exactly(number: int) -> Interval:
-    return Interval(number, number)
 
 
 def as_dict(budget: CaptureBudget) -> dict[str, Any]:

@@ -65,7 +65,7 @@ def plan(trace: Trace, budget: SizeBudget) -> SizePlan:
         raise NoPlan(f"the recording of size {problem.sizes[-1]} alone is beyond the budget")
     found, beyond = problem.priced(0.0).path(problem), 0
     if problem.nbytes(found) > budget.nbytes:
-        found, beyond = _within_memory(problem)
+        found, beyond = _search(problem, *_best_price(problem))
     sizes = tuple(problem.sizes[at] for at in found)
     return SizePlan(sizes=sizes, padding=trace.padding(sizes), nbytes=problem.nbytes(found), beyond=beyond)
 
@@ -168,12 +168,6 @@ def _add(lines: deque[tuple[int, float, int]], line: tuple[int, float, int]) -> 
     lines.append(line)
 
 
-def _within_memory(problem: _Problem) -> tuple[list[int], int]:
-    """The optimum where memory binds, or the best that is known and by how much it may miss the optimum."""
-    priced, known = _best_price(problem)
-    return _search(problem, priced, known)
-
-
 def _padding(problem: _Problem, chosen: Sequence[int]) -> int:
     return sum(problem.padding(below, at) for below, at in zip((0, *(at + 1 for at in chosen)), chosen, strict=False))
 
@@ -199,7 +193,9 @@ def _best_price(problem: _Problem) -> tuple[_Priced, list[int]]:
 
 
 def _search(problem: _Problem, priced: _Priced, known: list[int]) -> tuple[list[int], int]:
-    """A* over the sizes chosen so far; `priced` bounds the others' cost, and `known` holds unless one is better.
+    """The optimum where memory binds, or the best that is known and by how much it may miss the optimum.
+
+    A* over the sizes chosen so far; `priced` bounds the others' cost, and `known` holds unless one is better.
 
     Of two ways to one index, one that pads more, takes more and has no more recordings left is not followed.
     """

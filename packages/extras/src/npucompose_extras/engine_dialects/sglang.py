@@ -12,9 +12,8 @@ from npucompose.recipe.dialects import Exported, ExportingDialect, Settings
 from npucompose.schema.experiment import Experiment
 from npucompose.table.modes import ACLGRAPH, EAGER, GE, NPUGRAPH_EX
 from npucompose.vendor.option_specs import shown
+from npucompose_extras.engine_dialects import whole_sizes, without_option
 from npucompose_extras.engine_dialects.command_line import ASCEND
-from npucompose_extras.engine_dialects.missing import without_option
-from npucompose_extras.engine_dialects.sizes import whole_sizes
 
 READ_AT = "sgl-project/sglang 041ddabdee31"
 SOURCE = "docs/platforms/ascend/ascend_npu_support_features.md"

@@ -20,8 +20,7 @@ from npucompose.table.structure import nested
 from npucompose.vendor.inductor import InductorOptions
 from npucompose.vendor.option_specs import shown
 from npucompose_extras.engine_dialects import vllm_keys as keys
-from npucompose_extras.engine_dialects.missing import without_option
-from npucompose_extras.engine_dialects.sizes import whole_sizes
+from npucompose_extras.engine_dialects import whole_sizes, without_option
 
 CONFIG, EAGER = "compilation_config", "eager"
 SIZES = "cudagraph_capture_sizes"

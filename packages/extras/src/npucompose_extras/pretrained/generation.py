@@ -14,6 +14,10 @@ from attrs import frozen
 from torch import Tensor, nn
 from transformers import DynamicCache, StaticCache  # pyright: ignore[reportMissingImports]
 from transformers.cache_utils import EncoderDecoderCache, StaticLayer  # pyright: ignore[reportMissingImports]
+from transformers.integrations.moe import (  # pyright: ignore[reportMissingImports]
+    ALL_EXPERTS_FUNCTIONS,
+    batched_mm_experts_forward,
+)
 
 from npucompose.errors import ConfigError
 from npucompose.models.base import Built, Inputs, generator, inference
@@ -141,14 +145,18 @@ def _next(logits: Tensor) -> tuple[Tensor, Tensor]:
     return last.argmax(-1, keepdim=True), last
 
 
-class Prefill(nn.Module):
-    """forward(prompt) -> (the token behind it [batch, 1], its logits); the cache is written from its beginning."""
+class Step(nn.Module):
+    """One of the two halves of generation, over the cache that both have."""
 
     cached: CachedDecoder
 
     def __init__(self, cached: CachedDecoder) -> None:
         super().__init__()
         self.cached = cached
+
+
+class Prefill(Step):
+    """forward(prompt) -> (the token behind it [batch, 1], its logits); the cache is written from its beginning."""
 
     def forward(self, prompt: Tensor) -> tuple[Tensor, Tensor]:
         self.cached.start.zero_()
@@ -156,31 +164,23 @@ class Prefill(nn.Module):
         return _next(out.logits)
 
 
-class Decode(nn.Module):
+class Decode(Step):
     """forward(token [batch, 1], position [1]) -> (the next token [batch, 1], its logits)."""
-
-    cached: CachedDecoder
-
-    def __init__(self, cached: CachedDecoder) -> None:
-        super().__init__()
-        self.cached = cached
 
     def forward(self, token: Tensor, position: Tensor) -> tuple[Tensor, Tensor]:
         self.cached.start.copy_(position)
         return _next(self.cached.inner(input_ids=token, past_key_values=self.cached.cache, use_cache=True).logits)
 
 
-class EncoderPrefill(nn.Module):
+class EncoderPrefill(Step):
     """forward(prompt) -> (the decoder's token behind `begin`, its logits): the encoder reads the prompt, and its keys
     and values lie in the cache from then on.
     """
 
-    cached: CachedDecoder
     begin: Tensor
 
     def __init__(self, cached: CachedDecoder, begin: Tensor) -> None:
-        super().__init__()
-        self.cached = cached
+        super().__init__(cached)
         self.register_buffer("begin", begin)
 
     def forward(self, prompt: Tensor) -> tuple[Tensor, Tensor]:
@@ -195,14 +195,8 @@ class EncoderPrefill(nn.Module):
         return _next(out.logits)
 
 
-class EncoderDecode(nn.Module):
+class EncoderDecode(Step):
     """forward(token [batch, 1], position [1]) -> (the next token of the decoder [batch, 1], its logits)."""
-
-    cached: CachedDecoder
-
-    def __init__(self, cached: CachedDecoder) -> None:
-        super().__init__()
-        self.cached = cached
 
     def forward(self, token: Tensor, position: Tensor) -> tuple[Tensor, Tensor]:
         cached = self.cached
@@ -342,3 +336,45 @@ def _layer_sizes(inner: Any, encoded: Tensor | None) -> tuple[list[LayerSize], l
 
 def _sizes(cache: Any) -> list[LayerSize]:
     return [(layer.keys.shape[1], layer.keys.shape[-1], layer.values.shape[-1]) for layer in cache.layers]
+
+
+# A mixture of experts, computed where no shape may depend on which token goes to which expert.
+
+STATIC = "npucompose_static"
+
+
+def implementation(device: str) -> str:
+    """The name under which transformers has it.
+
+    On a CPU its own default, `grouped_mm`: tokens sorted by expert, one product for each expert, where the kernel reads
+    on the host how many rows each has. A device cannot do that inside a graph.
+    """
+    return "grouped_mm" if device == "cpu" else STATIC
+
+
+def static_experts_forward(self: Any, hidden_states: Tensor, top_k_index: Tensor, top_k_weights: Tensor) -> Tensor:
+    """hidden_states [tokens, hidden], top_k_index and top_k_weights [tokens, k] -> [tokens, hidden].
+
+    `batched_mm` gathers the weights of an expert for each pair of a token and an expert: the least work for the few
+    tokens of a step of decoding, and more memory than any device has for a prompt. With more pairs than experts every
+    expert computes every token, and those that a token was not given to weigh 0.
+    """
+    if top_k_index.numel() <= self.num_experts or self._is_expert_parallel:
+        return batched_mm_experts_forward(self, hidden_states, top_k_index, top_k_weights)
+    name = "gate_up_proj" if self.has_gate else "up_proj"
+    made = _each(self, hidden_states.expand(self.num_experts, -1, -1), name)
+    made = _each(self, self._apply_gate(made) if self.has_gate else self.act_fn(made), "down_proj")
+    if self.has_post_expert_norm:
+        made = self.post_expert_norm(made)
+    shares = top_k_weights.new_zeros(hidden_states.shape[0], self.num_experts).scatter(1, top_k_index, top_k_weights)
+    return (made * shares.t().unsqueeze(-1)).sum(0).to(hidden_states.dtype)
+
+
+def _each(experts: Any, rows: Tensor, name: str) -> Tensor:
+    """rows [experts, tokens, in] -> [experts, tokens, out], by the weights of each expert."""
+    weight = getattr(experts, name)
+    made = rows @ (weight if experts.is_transposed else weight.transpose(1, 2))
+    return made + getattr(experts, f"{name}_bias").unsqueeze(1) if experts.has_bias else made
+
+
+ALL_EXPERTS_FUNCTIONS.register(STATIC, static_experts_forward)
