@@ -338,5 +338,5 @@ def ways() -> tuple[Uncompiled, ...]:
 
 @cache
 def _table() -> Mapping[str, Any]:
-    file = Path(__file__).with_suffix(".yaml")
+    file = Path(__file__).with_name("uncompiled.yaml")
     return yaml.load(file.read_text(encoding="utf-8"), yaml_loader())
