@@ -92,7 +92,7 @@ test-torch:  ## what this says of target=cpu, with another torch: make test-torc
 	sed 's/^torch==.*/torch==$(TORCH)/' constraints.txt >.torch-$(TORCH)/constraints.txt
 	$(MAKE) VENV=.torch-$(TORCH) CONSTRAINTS=.torch-$(TORCH)/constraints.txt .torch-$(TORCH)/.ready
 	.torch-$(TORCH)/bin/python run.py model=tiny_ops mode=max-autotune
-	$(subst $(VENV)/,.torch-$(TORCH)/,$(PYTEST)) --ignore=tests/targets/npu_offline packages/replay tests/targets tests/compose
+	$(subst $(VENV)/,.torch-$(TORCH)/,$(PYTEST)) packages/replay tests/targets tests/compose
 
 surroundings: $(READY) wheel native  ## the same in a checkout, in a strange path, as another user, on one core, shuffled
 	OMP_NUM_THREADS=$(THREADS) $(BIN)/python -m tools.surroundings
@@ -152,7 +152,7 @@ test-cuda: $(READY)  ## on a host with an NVIDIA GPU: CUDA graphs against eager,
 	@touch $@
 
 test-serving: .vllm  ## recipes in the genuine vLLM, in an environment of its own; an hour
-	.vllm/bin/python -m pytest -p no:cacheprovider -m serving tests/serving packages/vllm/tests
+	.vllm/bin/python -m pytest -p no:cacheprovider -m serving packages/vllm/tests
 
 bench-serving: .vllm  ## eager, vLLM's own and a recipe in the genuine vLLM, one thread and two, into benchmarks/results; idle, under an hour
 	.vllm/bin/python -m benchmarks.serving

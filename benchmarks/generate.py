@@ -29,8 +29,7 @@ from benchmarks.compact import compact
 from npucompose.errors import NpuComposeError
 from npucompose.measure.timing import Samples
 from npucompose.report.generation import NAMES, generation_cells
-from npucompose.results.generation import OURS, GenerateFacts, GenerationPoint, GenerationTime, Way
-from npucompose.results.measured import TimeSamples
+from npucompose.results.measured import OURS, GenerateFacts, GenerationPoint, GenerationTime, TimeSamples, Way
 from npucompose.table.structure import facts_of, of_facts
 
 RESULTS = Path(__file__).resolve().parent / "results" / "generate.json"

@@ -12,9 +12,12 @@ from typing import Any
 
 import torch
 from torch import fx
+from torch._dynamo.backends.common import aot_autograd
+from torch._functorch._aot_autograd.utils import make_boxed_func
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from npucompose.bits import same_bytes
+from npucompose.graphs.inherited import IN_DYNAMO, PATTERNS, seen_in
 
 
 def traced(function: Callable[..., Any], *inputs: Any) -> fx.GraphModule:
@@ -61,3 +64,22 @@ def one_thread() -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(threads)
+
+
+def rows_shown(function: Callable[..., Any], *inputs: Any, **named: Any) -> list[str]:
+    """Of torch's own errors, those that the graphs of a call show."""
+    found: dict[str, None] = {}
+
+    def read(graph: fx.GraphModule, _: Any) -> Any:
+        found.update(dict.fromkeys(one.row for one in seen_in(graph.graph, PATTERNS)))
+        return make_boxed_func(graph.forward)
+
+    def backend(graph: fx.GraphModule, given: Any) -> Any:
+        found.update(dict.fromkeys(one.row for one in seen_in(graph.graph, IN_DYNAMO)))
+        through = aot_autograd(fw_compiler=read, inference_compiler=read, keep_inference_input_mutations=True)
+        return through(graph, given)
+
+    torch._dynamo.reset()
+    with torch.no_grad():
+        torch.compile(function, backend=backend)(*inputs, **named)
+    return list(found)

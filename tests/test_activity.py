@@ -8,7 +8,7 @@ from npucompose import activity
 
 
 def test_what_begins_is_said_to_all_who_listen_in_their_turn(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(activity, "_listeners", [])
+    monkeypatch.setattr(activity, "_listeners", [])  # private: of this test alone
     activity.doing("nobody listens")
     heard: list[tuple[int, str]] = []
     for number in (1, 2):
@@ -20,8 +20,8 @@ def test_what_begins_is_said_to_all_who_listen_in_their_turn(monkeypatch: pytest
 @pytest.fixture
 def said(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     found: list[str] = []
-    monkeypatch.setattr(activity, "_listeners", [found.append])
-    monkeypatch.setattr(activity, "_now", "")
+    monkeypatch.setattr(activity, "_listeners", [found.append])  # private: of this test alone
+    monkeypatch.setattr(activity, "_now", "")  # private: of this test alone
     return found
 
 

@@ -220,7 +220,8 @@ def test_further_graphs_of_a_function_with_breaks_compose_nothing(monkeypatch: p
     from npucompose.compose import tree
 
     composed: list[object] = []
-    made = tree._Combination.of
+    made = tree._Combination.of  # private: how often it is composed anew is no result
+    # private: how often it is composed anew is no result
     monkeypatch.setattr(tree._Combination, "of", lambda *args: composed.append(args) or made(*args))
 
     def broken(x: torch.Tensor) -> torch.Tensor:
@@ -230,7 +231,7 @@ def test_further_graphs_of_a_function_with_breaks_compose_nothing(monkeypatch: p
         torch._dynamo.graph_break()
         return x - 3
 
-    monkeypatch.setattr(tree, "_own", threading.local())
+    monkeypatch.setattr(tree, "_own", threading.local())  # private: as in another thread
     for executor in ("portable", "portable", "native"):
         torch._dynamo.reset()
         options = {"target.executor": executor}

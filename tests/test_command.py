@@ -369,22 +369,3 @@ def test_of_a_refused_run_nothing_is_left_but_what_others_put_there(
         assert run_dir.parent.exists() is others
         assert tmp_path.exists()
     assert did == ["closed"] * 3
-
-
-def test_the_doctor_measures_kernels_only_where_it_is_asked_to(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    from npucompose.report import doctor
-    from npucompose_replay.executor import calibration
-
-    measured: list[str] = []
-    monkeypatch.setattr(doctor, "diagnose", lambda store: SimpleNamespace(exit_status=0))
-    monkeypatch.setattr(doctor, "show", lambda found, as_json: None)
-    monkeypatch.setattr(calibration, "calibrate_again", lambda: measured.append("again") or measured)
-    assert cli.main(["doctor"]) == 0
-    assert measured == []
-    assert cli.main(["doctor", "--calibrate"]) == 0
-    assert measured == ["again"]
-    monkeypatch.setattr(calibration, "calibrate_again", list)
-    assert cli.main(["doctor", "--calibrate"]) == 2
-    assert "native replayer" in capsys.readouterr().err

@@ -26,7 +26,7 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder.mkdir()
     folder.chmod(0o1777)
     monkeypatch.setattr(private.tempfile, "tempdir", str(folder))
-    monkeypatch.setattr(private, "_SEEN", set())
+    monkeypatch.setattr(private, "_SEEN", set())  # private: as in another process
     monkeypatch.setenv("NPUCOMPOSE_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
@@ -128,11 +128,11 @@ def test_a_run_looks_through_the_caches_once_and_none_of_its_workers_does(
     assert walked == [], "what is composed and checked compiles nothing"
     tasks = [worker_task(checked, "a:b", {"n": n}, tmp_path / "log") for n in range(2)]
     assert walked == [usual(temporary)]
-    monkeypatch.setattr(private, "_SEEN", set())  # as in another process
+    monkeypatch.setattr(private, "_SEEN", set())  # private: as in another process
     set_up_worker(json.loads(json.dumps(tasks[1].payload)))
     private.make_private()
     assert walked == [usual(temporary)]
-    monkeypatch.setattr(private, "_SEEN", set())
+    monkeypatch.setattr(private, "_SEEN", set())  # private: as in another process
     set_up_worker({"n": 0})  # on another machine
     private.make_private()
     assert walked == [usual(temporary)] * 2

@@ -95,6 +95,7 @@ def test_of_two_threads_the_last_one_out_allows_full_collections_again() -> None
 
 
 def test_threads_come_in_and_leave_one_after_the_other() -> None:
+    # private: a thread has to stand inside of it
     lock, inside, left = machine._full_collections._lock, threading.Event(), threading.Event()
 
     def other() -> None:

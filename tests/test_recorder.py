@@ -18,7 +18,7 @@ from npucompose.compose.session import Session
 from npucompose.compose.tree import compose
 from npucompose.errors import CaptureError, ConfigError
 from npucompose.recorder import MISSING, RECORDERS, Recorder
-from npucompose.report import doctor, kernel_times
+from npucompose.report import doctor
 from npucompose.targets.cpu import UNRECORDED, CpuTarget
 from npucompose.targets.cuda import CudaTarget
 
@@ -96,7 +96,7 @@ def test_without_a_recorder_a_target_can_less_and_has_another_key() -> None:
 @pytest.mark.usefixtures("no_recorder")
 def test_without_a_recorder_the_doctor_names_it() -> None:
     assert doctor.native_replayer() == f"none: {MISSING}"
-    assert kernel_times.kernel_times() == ()
+    assert doctor.kernel_times() == ()
 
 
 @pytest.mark.usefixtures("no_recorder")

@@ -30,6 +30,7 @@ EXTENSIONS = tuple(import_folders())
 
 def places(registry: Registry[Any]) -> dict[str, str]:
     """{name: where it lies} of what this project brings: built in, or as extensions of its own."""
+    # private: entry points, before one is loaded
     points = {name: point.value for name, point in registry._installed().items() if point.value.startswith(EXTENSIONS)}
     return dict(registry.built_in) | points
 

@@ -2,7 +2,7 @@
 
 `--mode max-autotune` sends them through Inductor and the replay of its kernels, into a result file of its own.
 
-The programs are those of tests/semantics/programs.py, in chunks; chunk number k is made from the seed and k alone, in a
+The programs are those of replay_tests/semantics/programs.py, in chunks; chunk k is made from the seed and k alone, in a
 process of its own, and noted in the result file when it is done, with a digest of the sources that it was judged with:
 started again, the script goes on where it stopped. A program that fails is shrunk and printed, and its source is kept
 in the file until its chunk is judged with other sources. The file belongs to one seed and one torch; with others it is
@@ -37,8 +37,8 @@ LOADED = [
     "hypothesis",
     "npucompose.api",
     "npucompose.targets.cpu",
-    "tests.semantics.fuzzing",
-    "tests.semantics.programs",
+    "replay_tests.semantics.fuzzing",
+    "replay_tests.semantics.programs",
 ]
 """By the process of which those of the chunks are forked: seconds, once."""
 
@@ -46,7 +46,7 @@ LOADED = [
 def sources() -> str:
     """A digest of what the verdicts depend on: the library, and what writes and judges programs."""
     digest = hashlib.sha256()
-    folders = [ROOT / "src" / "npucompose", ROOT / "tests" / "semantics"]
+    folders = [ROOT / "src" / "npucompose", ROOT / "packages/replay/tests/replay_tests/semantics"]
     files = [path for folder in folders for path in folder.rglob("*") if path.suffix in (".py", ".cpp", ".h")]
     for path in sorted(files):
         digest.update(path.read_bytes())
@@ -62,8 +62,8 @@ def chunk(task: tuple[int, int, str]) -> dict[str, Any]:
 
     from npucompose import api, ops
     from npucompose.compose.tree import Composer
-    from tests.semantics.fuzzing import SETTINGS, judged
-    from tests.semantics.programs import FUSED_WAYS, WAYS, Program, programs
+    from replay_tests.semantics.fuzzing import SETTINGS, judged
+    from replay_tests.semantics.programs import FUSED_WAYS, WAYS, Program, programs
 
     ops.define()
     # Dynamo empties the caches of the machine to time its new guards, for a log: a tenth of all the time, for nothing.

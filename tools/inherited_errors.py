@@ -10,8 +10,8 @@ import sys
 from typing import Literal
 
 from npucompose.graphs.inherited import inherited_errors
-from tests.semantics.harness import alone
-from tests.semantics.rows import all_rows
+from replay_tests.semantics.harness import alone
+from replay_tests.semantics.rows import all_rows
 
 BACKENDS: tuple[Literal["aot_eager", "inductor"], ...] = ("aot_eager", "inductor")
 

@@ -89,14 +89,14 @@ ADDRESS = Sanitizer(
         "packages/replay/tests/replay_tests/test_recorded_inputs.py",
         "packages/replay/tests/replay_tests/test_recorded_outputs.py",
         "packages/replay/tests/replay_tests/test_detached.py",
-        "tests/semantics/test_odd_tensors.py",
-        "tests/semantics/test_threads.py",
+        "packages/replay/tests/replay_tests/semantics/test_odd_tensors.py",
+        "packages/replay/tests/replay_tests/semantics/test_threads.py",
     ),
     fast=(
         "packages/replay/tests/replay_tests/test_random_strangers.py",
         "packages/replay/tests/replay_tests/test_recorded_inputs.py",
         "packages/replay/tests/replay_tests/test_gate.py",
-        "tests/semantics/test_odd_tensors.py",
+        "packages/replay/tests/replay_tests/semantics/test_odd_tensors.py",
     ),
     without=("the_thread_sanitizer", "a_capture_without_memory"),
 )

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import npucompose_replay.state
 from npucompose.graphs.inherited import inherited_errors
-from tests.semantics.harness import CALLS
-from tests.semantics.refused import REFUSED, SENTENCES
-from tests.semantics.rows import __name__ as ROWS_PACKAGE
-from tests.semantics.rows import all_rows
-from tests.semantics.ways import WAYS
+from replay_tests.semantics.harness import CALLS
+from replay_tests.semantics.refused import REFUSED, SENTENCES
+from replay_tests.semantics.rows import __name__ as ROWS_PACKAGE
+from replay_tests.semantics.rows import all_rows
+from replay_tests.semantics.ways import WAYS
 from tools.fuzz_programs import RESULTS, totals
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "semantics.md"
@@ -23,7 +23,8 @@ HEAD = """# What is compared with eager
 
 Written by `python -m tools.semantics_page` from the tests themselves.
 
-A program that is compiled does what it does in eager, or is refused with a sentence. `tests/semantics/` holds
+A program that is compiled does what it does in eager, or is refused with a sentence. The tests of
+[replay](../packages/replay/README.md), in their folder `semantics`, hold
 {rows} small programs to that, written as users write them: {calls} calls each on fresh inputs, whose results,
 inputs afterwards, state (modules, buffers, lists, attributes), printed text and random numbers are compared.
 Results of some calls are held and looked at once more when all calls are over. Each program runs in {ways} ways:
@@ -72,7 +73,7 @@ operator that frees what the graph has computed ends the process in Inductor's c
 
 ## Random programs
 
-`tests/semantics/programs.py` writes programs at random: helpers that are reached several times, graph breaks,
+`semantics/programs.py` writes programs at random: helpers that are reached several times, graph breaks,
 results that are kept, fed back, written or returned as views, custom operators with state, weights and shapes that
 change, two threads. `make test` runs a few, `make test-full` a thousand, and `python -m tools.fuzz_programs` as
 many as are asked for, from a stored seed; stopped, it goes on where it was. {fuzzed} With `--mode max-autotune` they go

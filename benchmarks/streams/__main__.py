@@ -10,6 +10,8 @@ objectives on two costed random families. In processor time, so that other work 
 
 exact: plans for time of 500 small random graphs beside the best of all plans, with cores and bandwidth shared.
 
+strategies: what the plans of 66 families of graphs lose without each of the strategies that planning tries.
+
 memory: 200 random graphs under `streams.max_memory`: pools, and the time that bounds cost. The same in every process.
 
 collectives: three plans on two ranks under gloo, a thousand executions each held to the bits of one stream; ranks that
@@ -53,12 +55,14 @@ from benchmarks.streams.memory import memory
 from benchmarks.streams.optimal import optimal
 from benchmarks.streams.planning import families, large, large_graph, published, sizes, whole_pass
 from benchmarks.streams.predictions import predicted_gains
+from benchmarks.streams.strategies import strategies
 
 WIDTH = 160
 """Letters of a line, in a terminal or a file."""
 PARTS: Mapping[str, Sequence[Callable[[int], Part]]] = {
     "comparison": (lambda _: comparison(), lambda _: cores()),
     "exact": (lambda _: optimal(),),
+    "strategies": (lambda _: strategies(),),
     "planning": (lambda _: published(), large, sizes, large_graph, whole_pass, lambda _: families()),
     "memory": (lambda _: one_thread(memory),),
     "collectives": (lambda _: collectives(),),

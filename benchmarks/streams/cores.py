@@ -13,7 +13,7 @@ from npucompose import ops
 from npucompose.schema.capabilities import Capabilities
 from npucompose.schema.streams import Streams
 from npucompose.streams import assignment
-from npucompose.streams.contention import settled
+from npucompose.streams.limits import settled
 from npucompose.streams.problem import Problem, schedule
 from npucompose.streams.simulate import Work
 from tests.streams import dags

@@ -40,6 +40,7 @@ MOVED = {
     "npucompose.sinking": "npucompose.npu.static_graph",
     "npucompose.streams.pool": "npucompose.placement",
     "npucompose.targets.npu_offline.simulator": "npu_simulator",
+    "npucompose.targets.npu_offline.simulators": "npucompose.targets.npu_offline",
     "npucompose.targets.torchair": "npucompose.npu.torchair",
 }
 """{name until 0.2: name now}; what lies below another name stands before it."""

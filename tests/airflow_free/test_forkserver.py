@@ -24,6 +24,10 @@ from airflow_free import forkserver, processes
 from airflow_free.outcome import STACK_SIGNAL, Limits
 from tests.airflow_free.supervised import is_open, noting
 
+# Note [Private names]
+# The server is driven by hand, call by call: what it does when a child ends between two
+# of its calls is nothing that a process can be made to show.
+
 
 class Ended(BaseException):
     """`os._exit` here; the exit status is its argument."""

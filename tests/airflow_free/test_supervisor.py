@@ -24,6 +24,10 @@ from tests.airflow_free.supervised import Children, Ended, Left, Scripted, Time,
 
 WORKER = 4242
 
+# Note [Private names]
+# The supervisor is driven by hand, call by call: what it does when a worker ends between two
+# of its calls is nothing that a process can be made to show.
+
 
 @pytest.fixture
 def calls(monkeypatch: pytest.MonkeyPatch) -> list[Any]:

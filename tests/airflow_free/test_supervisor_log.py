@@ -14,6 +14,9 @@ from airflow_free.outcome import MIB
 from airflow_free.supervisor import _CappedLog
 from tests.airflow_free.supervised import is_open, text
 
+# Note [Private names]
+# The log is that of a supervisor, without its process.
+
 
 @pytest.fixture
 def pipe() -> Iterator[tuple[int, int]]:

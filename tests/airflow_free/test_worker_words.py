@@ -15,6 +15,9 @@ from airflow_free import forkserver
 from airflow_free.errors import InvalidRequest, OrchestratorError
 from airflow_free.stage import Event
 
+# Note [Private names]
+# What a worker sends of an error is looked at without a process.
+
 
 class Rejected(OrchestratorError):
     """Not one that says that nothing was run, and with problems all the same."""

@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from targets.npu_offline.needs import in_a_process, offline
+
+from tests.npu.needs import in_a_process, offline
 
 ROOT = Path(__file__).parents[2]
 BENCHMARKS = ROOT / "benchmarks"
@@ -78,5 +79,5 @@ def test_a_verdict_is_held_against_what_was_handed_over(
 @pytest.mark.slow
 @pytest.mark.parametrize(("op", "way", "path"), [("fia", "computed", 4), ("ifa", "gears", 3), ("fia", "tensor", 4)])
 def test_a_row_comes_out_as_it_is_stored(op: str, way: str, path: int) -> None:
-    made = in_a_process("fa_row.py", op, way, str(path))
+    made = in_a_process(Path(__file__).with_name("fa_row.py"), op, way, str(path))
     assert made == next(one for one in stored() if (one["op"], one["lengths"], one["path"]) == (op, way, path))

@@ -11,17 +11,16 @@ from typing import Any
 import pytest
 
 from benchmarks.printed import README, ROOT, Printed, blocks, rewritten
-from npucompose.report.summary import stream_line
+from npucompose.report.terminal import stream_line
 from npucompose.report.words import memory_words
 from npucompose.results.measured import MemoryFacts
-from npucompose.results.record import StreamFacts
-from npucompose.results.streams import StreamAssignment, TrialRequest, TrialVerdict
+from npucompose.results.streams import StreamAssignment, StreamFacts, TrialRequest, TrialVerdict
 from npucompose.schema.streams import Streams
 from npucompose.streams.planning import _not_worth_it
 from npucompose.targets.cpu import CpuTarget
 
 GOLDEN = ROOT / "tests" / "golden" / "report" / "summary"
-"""What `report/summary.py` prints of reports of every kind."""
+"""What `report/terminal.py` prints of reports of every kind."""
 FIGURE = r"[-+]?\d[\d,]*(\.\d+)?(e-?\d+)?"
 MASKS = (
     (rf"{FIGURE} ([µmn]?s|[KMG]?i?B)\b", "#"),

@@ -1,5 +1,5 @@
 """Streams, kernels and events that a capture takes, read off a graph with its plan. What TorchAir's own code then
-captures of twelve models is compared in tests/targets/npu_offline/test_counts.py."""
+captures of twelve models is compared in packages/simulator/tests/simulator_tests/test_counts.py."""
 
 from __future__ import annotations
 

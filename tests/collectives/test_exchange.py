@@ -44,8 +44,8 @@ def store(monkeypatch: pytest.MonkeyPatch) -> Store:
         get_process_group_ranks=GROUPS.__getitem__,
     )  # fmt: skip
     monkeypatch.setattr(process_groups, "torch", SimpleNamespace(distributed=distributed))
-    monkeypatch.setattr(process_groups, "_TURNS", type(process_groups._TURNS)())
-    monkeypatch.setattr(process_groups, "_AGREED", set())
+    monkeypatch.setattr(process_groups, "_TURNS", type(process_groups._TURNS)())  # private: as in another process
+    monkeypatch.setattr(process_groups, "_AGREED", set())  # private: as in another process
     return found
 
 

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 import torch
-from targets.npu_offline.needs import offline
 from torch import nn
 
 from npucompose.compose.check import Checked, check
@@ -14,6 +13,7 @@ from npucompose.compose.tree import compose
 from npucompose.errors import ConfigError
 from npucompose.models.base import Built
 from npucompose.models.inputs import bind
+from tests.npu.needs import offline
 
 JOINT = "compiler.experimental_config.aot_config_enable_joint_graph=true"
 OFFLINE = ("target=npu_offline", "mode=max-autotune")

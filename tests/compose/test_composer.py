@@ -100,14 +100,14 @@ def test_a_value_does_not_leak_into_the_next_point() -> None:
 def composed(monkeypatch: pytest.MonkeyPatch) -> list[object]:
     """Grows by one whenever Hydra runs; nothing is remembered from tests before."""
     seen: list[object] = []
-    made = tree._Combination.of
+    made = tree._Combination.of  # private: how often it is composed anew is no result
 
     def counted(*arguments: object) -> object:
         seen.append(arguments)
         return made(*arguments)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(tree._Combination, "of", counted)
-    monkeypatch.setattr(tree, "_own", threading.local())
+    monkeypatch.setattr(tree._Combination, "of", counted)  # private: how often it is composed anew is no result
+    monkeypatch.setattr(tree, "_own", threading.local())  # private: as in another thread
     return seen
 
 
@@ -198,7 +198,7 @@ def test_what_a_process_remembers_is_bounded(
     for texts in (["model=add"], ["mode=eager"], ["model=add"]):
         compose(texts)
     assert len(composed) == 3
-    assert len(tree._own.kept) == 1
+    assert len(tree._own.kept) == 1  # private: as in another thread
 
 
 def test_a_reference_to_another_value_is_followed(tmp_path: Path) -> None:

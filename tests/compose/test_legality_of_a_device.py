@@ -6,7 +6,7 @@ import pytest
 from attrs import evolve
 
 from npucompose.compose.check import Checked, check
-from npucompose.compose.legality import _device, judged
+from npucompose.compose.legality import DEVICE_RULES, judged
 from npucompose.compose.legality_case import LegalityCase
 from npucompose.compose.tree import compose
 from npucompose.errors import ConfigError, PlanError
@@ -69,12 +69,12 @@ SINK = "compiler.experimental_config.tiling_schedule_optimize"
 def test_tiling_that_the_soc_does_not_sink_is_told_for_every_graph() -> None:
     sink = ("mode=max-autotune", "tiling=sink", "model=add", "target=null_device")
     made = checked(*sink, "target.soc=Ascend310P3")
-    (why,) = [one.why for one in judged((_device,), LegalityCase(experiment=made.experiment, target=made.target))]
+    (why,) = [one.why for one in judged(DEVICE_RULES, LegalityCase(experiment=made.experiment, target=made.target))]
     assert why.startswith("Ascend310P3 (Atlas inference) cannot compute tiling on the device: ATC")
     assert why in [one.why for one in made.effective]
     assert "cannot compute tiling" not in told(*sink, B4)[SINK], "an Atlas A2 sinks it"
     with pytest.raises(ConfigError, match=r"tiling_schedule_optimize=true: Ascend310P3 .* cannot compute tiling"):
-        judged((_device,), LegalityCase(experiment=evolve(made.experiment, strict="all"), target=made.target))
+        judged(DEVICE_RULES, LegalityCase(experiment=evolve(made.experiment, strict="all"), target=made.target))
 
 
 def test_a_capture_on_a_soc_that_captures_nothing_is_told_and_an_error_where_torchair_runs() -> None:

@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from npucompose.compose import legality
-from npucompose.compose.legality import COMPILE_RULES, GEAR_RULES, judged
+from npucompose.compose.legality import COMPILE_RULES, GEAR_RULES, INDUCTOR_RULES, PASS_RULES, judged
 from npucompose.compose.legality_case import LegalityCase
 from npucompose.errors import ConfigError
 from npucompose.passes.scopes import StreamPlan
@@ -133,18 +132,18 @@ def device(name: str = "cpu", fuses: bool = False, **can: Any) -> Any:
 
 def test_eager_compiles_no_pass_and_only_eager_says_so() -> None:
     passes = [("a", a_pass("cse")), ("b", a_pass("dead_code"))]
-    assert found_by(legality._passes, experiment("eager"), device(), passes) == [
+    assert found_by(PASS_RULES, experiment("eager"), device(), passes) == [
         Effective(option="passes.a", requested="cse", effective=None, why="mode=eager compiles nothing"),
         Effective(option="passes.b", requested="dead_code", effective=None, why="mode=eager compiles nothing"),
     ]
-    assert found_by(legality._passes, experiment(ACL), device(), passes) == []
+    assert found_by(PASS_RULES, experiment(ACL), device(), passes) == []
 
 
 def test_inductor_schedules_by_itself_and_a_plan_is_only_validated() -> None:
     passes = [("a", a_pass("cse")), ("mine", a_pass("stream_plan"))]
-    (found,) = found_by(legality._stripped_plans, experiment(), device(fuses=True), passes)
+    (found,) = found_by(PASS_RULES, experiment(), device(fuses=True), passes)
     assert (found.option, found.requested, found.effective) == ("passes.mine", "streams=auto", "one stream")
-    assert found_by(legality._stripped_plans, experiment(), device(), passes) == []
+    assert found_by(PASS_RULES, experiment(), device(), passes) == []
 
 
 def test_a_pass_acts_where_its_mode_and_its_device_are() -> None:
@@ -152,25 +151,25 @@ def test_a_pass_acts_where_its_mode_and_its_device_are() -> None:
     needs = a_pass("n", uses="super_kernels")
     passes = [("everywhere", everywhere), ("ge", in_ge), ("needs", needs)]
     able = device(super_kernels=True)
-    assert found_by(legality._passes, experiment(GE), able, passes) == []
-    idle = found_by(legality._passes, experiment("eager", strict="all"), device(), passes)
+    assert found_by(PASS_RULES, experiment(GE), able, passes) == []
+    idle = found_by(PASS_RULES, experiment("eager", strict="all"), device(), passes)
     assert [one.why for one in idle] == ["mode=eager compiles nothing"] * 3
-    assert found_by(legality._passes, experiment(GE), device(), passes) == [
+    assert found_by(PASS_RULES, experiment(GE), device(), passes) == [
         Effective(option="passes.needs", requested="n", effective=None,
                   why="it has no meaning on target=cpu in mode=max-autotune"),
     ]  # fmt: skip
-    assert problems(found_by, legality._passes, experiment(GE, strict="all"), device(), passes) == (
+    assert problems(found_by, PASS_RULES, experiment(GE, strict="all"), device(), passes) == (
         "passes.needs: it has no meaning on target=cpu in mode=max-autotune.",
     )
     illegal = "it has no effect in mode=reduce-overhead; it takes effect in: max-autotune; use h"
     for strict in ("mode", "all"):
-        assert problems(found_by, legality._passes, experiment(ACL, strict=strict), able, passes) == (
+        assert problems(found_by, PASS_RULES, experiment(ACL, strict=strict), able, passes) == (
             f"passes.ge: {illegal}.",
         )
-    (found,) = found_by(legality._passes, experiment(ACL, strict="off"), able, passes)
+    (found,) = found_by(PASS_RULES, experiment(ACL, strict="off"), able, passes)
     assert (found.why, found.effective) == (illegal, None)
     without = [("ge", a_pass("g", (GE, ACL)))]
-    (listed,) = found_by(legality._passes, experiment(EX, strict="off"), able, without)
+    (listed,) = found_by(PASS_RULES, experiment(EX, strict="off"), able, without)
     assert listed.why.endswith("it takes effect in: max-autotune, reduce-overhead")
 
 
@@ -178,16 +177,18 @@ def test_limits_of_cores_need_a_device_that_has_them() -> None:
     cores = {"aicore": 3, "vectorcore": 4}
     plan = [{"stream": "a", "match": {"name": "x"}}, {"stream": "b", "match": {"name": "y"}, "cores": cores}]
     given = {"kind": "explicit", "plan": plan}
+    passes = [("stream_plan", StreamPlan())]
     why = "limits of cores have no meaning on target=cpu in mode=max-autotune"
-    assert found_by(legality._core_limits, experiment(streams=given), device()) == [
+    assert found_by(PASS_RULES, experiment(streams=given), device(), passes) == [
         Effective(option="streams.plan[1].cores", requested=cores, effective=None, why=why)
     ]
-    assert found_by(legality._core_limits, experiment(streams=given), device(core_limits=True)) == []
-    assert found_by(legality._core_limits, experiment("eager", streams=given), device()) == []
-    assert problems(found_by, legality._core_limits, experiment(streams=given, strict="all"), device()) == (
+    assert found_by(PASS_RULES, experiment(streams=given), device(core_limits=True), passes) == []
+    (eager,) = found_by(PASS_RULES, experiment("eager", streams=given), device(), passes)
+    assert eager.option == "passes.stream_plan", "of the limits nothing is said where nothing is compiled"
+    assert problems(found_by, PASS_RULES, experiment(streams=given, strict="all"), device(), passes) == (
         f"streams.plan[1].cores: {why}.",
     )
-    assert found_by(legality._core_limits, experiment(strict="all"), device()) == []
+    assert found_by(PASS_RULES, experiment(strict="all"), device(), passes) == []
 
 
 # compile.*.
@@ -296,7 +297,7 @@ def inductor(
     support = ModeSupport(fuses=fuses, replays_fused=replays_fused)
     can = SimpleNamespace(target=target, device=f"{target}:1" if target == "cuda" else target)
     made = SimpleNamespace(name=target, support=lambda mode: support, capabilities=lambda mode: can)
-    return found_by(legality._inductor, given, made)
+    return found_by(INDUCTOR_RULES, given, made)
 
 
 @pytest.mark.parametrize(
@@ -361,6 +362,6 @@ def test_frozen_weights_need_freezing_and_every_mistake_is_told() -> None:
 def test_a_stream_plan_that_no_pass_follows_is_listed(streams: Any, passes: Any, told: bool) -> None:
     made = experiment(ACL, streams=streams)
     asked = LegalityCase(experiment=made, target=TARGETS.get("cpu")(), passes=passes)
-    found = judged((legality._unfollowed_streams,), asked)
+    found = judged(PASS_RULES, asked)
     assert [one.option for one in found] == (["streams"] if told else [])
     assert all("passes=stream_plan" in one.why for one in found)

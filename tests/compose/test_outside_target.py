@@ -49,12 +49,12 @@ def folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> str:
     """What an installed package would bring: each class, and its conf/target/….yaml."""
     group = "npucompose.targets"
     points = {name: EntryPoint(name=name, value=f"{__name__}:{cls}", group=group) for name, cls in MINE.items()}
-    installed = Registry._installed
+    installed = Registry._installed  # private: a package that is not installed
 
     def with_mine(self: Registry[object]) -> dict[str, EntryPoint]:
         return {**installed(self), **(points if self.group == group else {})}
 
-    monkeypatch.setattr(Registry, "_installed", with_mine)
+    monkeypatch.setattr(Registry, "_installed", with_mine)  # private: a package that is not installed
     (tmp_path / "target").mkdir()
     for name in MINE:
         (tmp_path / "target" / f"{name}.yaml").write_text(f"# mine\nname: {name}\n")

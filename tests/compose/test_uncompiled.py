@@ -5,13 +5,13 @@ from __future__ import annotations
 import fnmatch
 
 import pytest
-from targets.npu_offline.needs import offline
 
 from npucompose.compose.check import check
 from npucompose.compose.tree import compose
 from npucompose.errors import ConfigError
 from npucompose.targets.npu_offline import wheel
 from npucompose.vendor.compiler import EVERY_LEAF, CompilerOptions, Uncompiled, _table, uncompiled, ways
+from tests.npu.needs import offline
 
 GE, ACL, EX = "max-autotune", "reduce-overhead", "npugraph_ex"
 

@@ -40,8 +40,8 @@ from npucompose.results.record import (
     GraphFacts,
     Recompile,
     Stages,
-    StreamFacts,
 )
+from npucompose.results.streams import StreamFacts
 from npucompose.table.structure import facts_of
 
 PASSED = {"reference": "eager", "max_abs_err": 0.0, "bitwise": True, "passed": True, "compared": 1, "note": "first"}

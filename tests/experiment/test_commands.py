@@ -204,7 +204,7 @@ def test_a_worker_starts_what_has_to_be_built_before_anything_else(
     def session(*given: Any) -> None:
         raise Stopped
 
-    monkeypatch.setattr(activity, "_listeners", [])
+    monkeypatch.setattr(activity, "_listeners", [])  # private: of this test alone
     monkeypatch.setattr(CpuTarget, "start_build", lambda self, mode: asked.append(mode))
     monkeypatch.setattr("npucompose.compose.session.Session", session)
     made = compose(["model=add", "mode=reduce-overhead", "pipeline=check"])

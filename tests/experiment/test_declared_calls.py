@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 from nursery import command
-from targets.npu_offline.needs import offline
-from targets.npu_offline.needs import run as run_offline
+
+from tests.npu.needs import offline
+from tests.npu.needs import run as run_offline
 
 ROOT = Path(__file__).resolve().parents[2]
 LENGTHS = "model.sequence=[{actual_seq_lengths_kv:[70,71]},{actual_seq_lengths_kv:[80,90]}]"

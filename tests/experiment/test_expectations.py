@@ -18,7 +18,7 @@ from npucompose.npu.capture.records import CaptureBudgetFacts, CaptureFinding, C
 from npucompose.npu.static_graph.records import Blame, DiagnosisStep, SinkingFacts, SinkingVerdict
 from npucompose.results.effective import Effective
 from npucompose.results.graphs import RuleFacts
-from npucompose.results.padding import PaddingCheck, PaddingFacts
+from npucompose.results.measured import PaddingCheck, PaddingFacts
 from npucompose.results.record import CallFacts, Expectation, Report, SequenceFacts
 from npucompose.schema.experiment import Expect
 

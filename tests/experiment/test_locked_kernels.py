@@ -14,8 +14,8 @@ from npucompose.errors import ConfigError
 from npucompose.experiment import verify
 from npucompose.experiment.job import Job
 from npucompose.experiment.lock import Locked, read
+from npucompose.results.graphs import Winner
 from npucompose.results.record import Report
-from npucompose.results.winners import Winner
 from tests.lock_examples import GRAPH
 
 MAX_AUTOTUNE = ("mode=max-autotune", "model=add", "pipeline=check")

@@ -15,7 +15,7 @@ from npucompose.errors import ConfigError
 from npucompose.experiment.job import Job
 from npucompose.experiment.stages.padding import PaddingStage
 from npucompose.models.base import Built, inference
-from npucompose.results.padding import PaddingFacts
+from npucompose.results.measured import PaddingFacts
 from npucompose.table.structure import of_facts
 
 CHOSEN = ("model=mlp", "mode=eager", "pipeline=padding")

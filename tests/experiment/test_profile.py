@@ -17,7 +17,7 @@ from npucompose.errors import ConfigError
 from npucompose.experiment.job import Job
 from npucompose.experiment.run import written_files
 from npucompose.experiment.stages import benchmark
-from npucompose.measure.profile import profiled
+from npucompose.measure.timing import profiled
 from npucompose.report.json import load
 from npucompose.results.streams import Timeline
 from npucompose.schema.experiment import Profile

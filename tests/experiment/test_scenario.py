@@ -21,8 +21,8 @@ from npucompose.experiment.job import Job
 from npucompose.experiment.stages import generate
 from npucompose.experiment.stages.generate import GenerateStage
 from npucompose.experiment.sweep.plan import SweepPlan
-from npucompose.models.generation import GreedyLoop
-from npucompose.results.generation import GenerateFacts, GenerationPoint, GenerationTime
+from npucompose.models.base import GreedyLoop
+from npucompose.results.measured import GenerateFacts, GenerationPoint, GenerationTime
 from npucompose.schema.experiment import Scenario
 from npucompose.table.structure import of_facts
 

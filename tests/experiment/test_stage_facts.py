@@ -14,7 +14,7 @@ from npucompose.experiment.stages.ablation import lists
 from npucompose.experiment.stages.capture import CaptureStage, _named, _shared, _summed
 from npucompose.experiment.stages.sequence import _as_after_the_first_call, _call_facts
 from npucompose.measure.timing import Samples
-from npucompose.results.drawing import GraphDrawing, NodeTable
+from npucompose.results.graphs import GraphDrawing, NodeTable
 from npucompose.results.measured import ALL, MemoryFacts, Numerics, Variant
 from npucompose.results.record import CaptureFacts
 from npucompose.schema.experiment import Profile

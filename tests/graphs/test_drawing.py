@@ -16,7 +16,7 @@ from npucompose.graphs import Snapshot, drawing
 from npucompose.graphs.describe import op_name
 from npucompose.graphs.drawing import node_table
 from npucompose.graphs.matching import packet_of
-from npucompose.results.drawing import GraphDrawing
+from npucompose.results.graphs import GraphDrawing
 from npucompose.results.streams import StreamAssignment, StreamEvent
 from npucompose.table.structure import facts_of, of_facts
 from tests.sample_graphs import Program, programs

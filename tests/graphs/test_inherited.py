@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import random
 from collections.abc import Callable
 from typing import Any
@@ -10,59 +9,13 @@ from typing import Any
 import pytest
 import torch
 from attrs import frozen
-from torch import fx
-from torch._dynamo.backends.common import aot_autograd
-from torch._functorch._aot_autograd.utils import make_boxed_func
 
-from npucompose.graphs.inherited import IN_DYNAMO, PATTERNS, Inherited, inherited_errors, seen_in
-from tests.semantics.rows import all_rows
+from npucompose.graphs.inherited import Inherited, inherited_errors
+from tests.graph_helpers import rows_shown
 
 ROWS = inherited_errors().rows
 X, S = torch.arange(24.0).reshape(4, 6), torch.ones(2, 6)
 WHOLE = torch.arange(24).reshape(4, 6)
-
-
-def shown(function: Callable[..., Any], *inputs: Any, **named: Any) -> list[str]:
-    """The rows that the graphs of a call show."""
-    found: dict[str, None] = {}
-
-    def read(graph: fx.GraphModule, _: Any) -> Any:
-        found.update(dict.fromkeys(one.row for one in seen_in(graph.graph, PATTERNS)))
-        return make_boxed_func(graph.forward)
-
-    def backend(graph: fx.GraphModule, given: Any) -> Any:
-        found.update(dict.fromkeys(one.row for one in seen_in(graph.graph, IN_DYNAMO)))
-        through = aot_autograd(fw_compiler=read, inference_compiler=read, keep_inference_input_mutations=True)
-        return through(graph, given)
-
-    torch._dynamo.reset()
-    with torch.no_grad():
-        torch.compile(function, backend=backend)(*inputs, **named)
-    return list(found)
-
-
-@pytest.mark.parametrize("name", [name for name, error in ROWS.items() if error.pattern])
-def test_a_graph_of_the_rows_own_program_shows_it(name: str) -> None:
-    row, found = all_rows()[name], list[str]()
-
-    def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(function)
-        def call(*inputs: Any, **named: Any) -> Any:
-            found.extend(shown(function, *inputs, **named))
-            return function(*inputs, **named)
-
-        return call
-
-    made = row.make(compiled)
-    call = made[0] if isinstance(made, tuple) else made
-    call(*row.arguments(call, 0))
-    assert name in found
-
-
-def test_every_row_is_a_program_and_every_pattern_is_of_a_row() -> None:
-    assert set(ROWS) <= set(all_rows())
-    assert {error.pattern for error in ROWS.values() if error.pattern} == {*PATTERNS, *IN_DYNAMO}
-    assert all(error.traced or error.fused for error in ROWS.values())
 
 
 @frozen
@@ -184,7 +137,7 @@ NEAR_MISSES = (
 
 @pytest.mark.parametrize("near", NEAR_MISSES, ids=lambda near: f"{near.of}-{near.function.__name__}")
 def test_a_near_miss_shows_nothing(near: NearMiss) -> None:
-    assert shown(near.function, *near.inputs) == []
+    assert rows_shown(near.function, *near.inputs) == []
 
 
 @pytest.mark.slow

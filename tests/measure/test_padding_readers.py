@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn.functional import linear, scaled_dot_product_attention, softmax
 
 from npucompose.measure.padding import KINDS, Inputs, Rows, changed_rows, readers
-from npucompose.results.padding import PaddingCheck, PaddingFacts
+from npucompose.results.measured import PaddingCheck, PaddingFacts
 
 ROWS, REAL = 8, 5
 Leak = Callable[[Tensor], Tensor]

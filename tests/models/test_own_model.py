@@ -17,7 +17,7 @@ from npucompose.compose.tree import Composer
 from npucompose.errors import ConfigError
 from npucompose.experiment.job import Job, settings_of, values_of
 from npucompose.experiment.sweep.plan import SweepPlan
-from npucompose.models.example_inputs import InputSpec, from_table
+from npucompose.models.inputs import InputSpec, from_table
 from npucompose.models.python import Python
 from npucompose.report.words import choice
 from npucompose.results.record import Figures, Report, choice_name
@@ -326,6 +326,6 @@ def test_inputs_are_said_once() -> None:
 
 
 def _spec(sizes: list[int], **more: object) -> dict[str, object]:
-    from npucompose.models.example_inputs import InputSpec
+    from npucompose.models.inputs import InputSpec
 
     return {"x": InputSpec(sizes=tuple(sizes), **more)}  # type: ignore[arg-type]

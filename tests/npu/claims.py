@@ -83,7 +83,7 @@ def option_tree(place: Place) -> None:
 
 
 def configuration(mode: str, place: Place) -> None:
-    found = place.printed(TESTS / "targets" / "npu_offline" / "genuine_config.py", mode, place.target)
+    found = place.printed(TESTS / "npu" / "genuine_config.py", mode, place.target)
     place.note(**found)
     assert found["differs"] == found["asked"]
     assert found["hooks"] == ["PassHooks", "PassHooks"]

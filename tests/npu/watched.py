@@ -48,7 +48,7 @@ def _before(owner: Any, name: str, tell: Callable[..., None]) -> None:
 
 
 def updates(target: str, mode: str) -> dict[str, Any]:
-    from tests.targets.npu_offline.three_replays import wrong_steps
+    from simulator_tests.three_replays import wrong_steps
 
     return {"wrong": wrong_steps(mode, target)}
 

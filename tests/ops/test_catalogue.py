@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 import yaml
-from targets.npu_offline.needs import offline
 
 from npucompose.errors import ConfigError
 from npucompose.ops import catalogue
 from npucompose.ops.catalogue import LISTED, META, SHIPPED, dtype_numbers, of_wheel, shipped
 from npucompose.targets.npu_offline import wheel
+from tests.npu.needs import offline
 from tools.read_schemas import text_of
 
 LIST = """

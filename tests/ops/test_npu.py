@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 import torch
-from targets.npu_offline.needs import offline
 
 from npucompose import ops
 from npucompose.errors import ConfigError
@@ -20,6 +19,7 @@ from npucompose.ops.catalogue import shipped
 from npucompose.ops.definitions import UnsupportedArgument
 from npucompose.targets.npu_offline import wheel
 from npucompose.vendor.devices import device_of
+from tests.npu.needs import offline
 
 ops.define()
 HALF: dict[str, Any] = {"dtype": torch.float16}

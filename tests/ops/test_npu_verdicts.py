@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from targets.npu_offline.needs import offline
 
 from npucompose.ops.catalogue import shipped
 from npucompose.targets.npu_offline import wheel
+from tests.npu.needs import offline
 
 HERE = Path(__file__).parent
 SAMPLE = (

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 import torch
-from targets.npu_offline.needs import offline
 
 from npucompose import ops
 from npucompose.ops import caches, meta_functions, npu, quantised, routing
@@ -20,6 +19,7 @@ from npucompose.ops.attention_v2 import FIA_V2
 from npucompose.ops.definitions import UnsupportedArgument
 from npucompose.targets.npu_offline import wheel
 from npucompose.vendor.devices import device_of
+from tests.npu.needs import offline
 
 ops.define()
 ROWS, WIDTH, EXPERTS, CHOICES = 5, 8, 4, 2

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import npucompose
-from tests.targets.npu_offline.needs import offline, run
+from tests.npu.needs import offline, run
 
 PADDLE = """
 import torch

@@ -14,7 +14,6 @@ import attrs
 import pytest
 import torch
 from attrs import frozen
-from targets.npu_offline.needs import offline
 from torch import fx
 
 from npucompose import api
@@ -34,6 +33,7 @@ from npucompose.targets.null_device import NullDevice
 from npucompose.vendor.compiler import EVERY_LEAF
 from npucompose.vendor.versions import genuine_tree
 from npucompose.version import __version__
+from tests.npu.needs import offline
 from tests.recipe.experiments import EXPERIMENTS, OTHER_VERSIONS, ejected
 from tests.recipe.fakes import events_source, executed, installed
 from tests.sample_graphs import CAN, mm_abs_sub, traced

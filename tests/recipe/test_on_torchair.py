@@ -12,9 +12,9 @@ import pytest
 
 from npucompose.recipe import eject
 from tests.npu.claims import ejected
+from tests.npu.needs import offline
 from tests.npu.place import Place, process
 from tests.recipe.experiments import EXPERIMENTS
-from tests.targets.npu_offline.needs import offline
 
 SCRIPT = Path(__file__).with_name("on_torchair.py")
 

@@ -19,11 +19,10 @@ from npucompose.compose.sources import Files, Loader, run_application
 from npucompose.compose.tree import Composed, compose
 from npucompose.compose.untrusted_config import path_problems, read_foreign
 from npucompose.schema.experiment import Choice
+from npucompose.serving.generate import read_checked
 from npucompose.table.structure import flat
 from npucompose.targets.npu_offline.wheel import UnpackedWheel
 from npucompose.vendor.compiler import CompilerOptions
-from npucompose_vllm.recipe import read as read_served
-from npucompose_vllm.recipe import recipe_of
 from tests.refusals.case import Case, Unread
 
 GROUPS = ("model", "mode", "experiment", "passes")
@@ -124,7 +123,7 @@ LIST = "the defaults list may not"
 CHAIN = {f"a{n}": f"${{a{n + 1}}}" for n in range(3000)}
 DOUBLED = {"a0": [1] * 10, **{f"a{n}": [f"${{a{n - 1}}}"] * 10 for n in range(1, 6)}}
 MANY = {f"model/a{n}.yaml": f"defaults: [a{n + 1}, a{n + 1}]\n" for n in range(10)} | {"model/a10.yaml": "name: mlp\n"}
-SERVED, HANDED = "npucompose_vllm.recipe", "npucompose.serving.recipe_file"
+HANDED = "npucompose.serving.generate"
 
 
 def served(text: str) -> Callable[[Path], Any]:
@@ -132,21 +131,13 @@ def served(text: str) -> Callable[[Path], Any]:
 
     def read(folder: Path) -> Any:
         (folder / "recipe.yaml").write_text(text)
-        return read_served(str(folder / "recipe.yaml"))
+        return read_checked(str(folder / "recipe.yaml"))
 
     return read
 
 
 CASES = (
-    Case(SERVED, "is the path of {kind}", lambda _: recipe_of({"npucompose": ["a"]}), "is the path of a", "TypeError"),
-    Case(SERVED, "additional_config", lambda _: recipe_of({"npu_compose": "a"}), "Did you mean 'npucompose'?"),
     Case(HANDED, "it holds no mapping", served("3"), "is no recipe: it holds no mapping", "TypeError"),
-    Case(
-        SERVED,
-        "takes target=cpu and a mode",
-        served("# @package _global_\ndefaults:\n  - override /mode: eager\n"),
-        "mode=eager; vLLM on a CPU takes target=cpu",
-    ),
     Case(
         HANDED, "problem.replace", served("# @package _global_\nmode: {nome: eager}\n"), "as it is/recipe.yaml", "nome"
     ),

@@ -127,7 +127,7 @@ def with_a_super_journal(folder: Path) -> Any:
 def interrupted(folder: Path) -> Any:
     """A signal while SQLite works, as its handler raises it."""
     with PointLedger.open(folder) as there, patch.object(sqlite_files.time, "thread_time") as clock:
-        there.connection.set_progress_handler(there.connection._is_over, 1)
+        there.connection.set_progress_handler(there.connection._is_over, 1)  # private: the limit of time, at once
         clock.side_effect = [0.0, KeyboardInterrupt]
         try:
             return there.counts()

@@ -20,10 +20,9 @@ from npucompose.results.record import (
     Report,
     StageRun,
     Stages,
-    StreamFacts,
     TimeSamples,
 )
-from npucompose.results.streams import Timeline
+from npucompose.results.streams import StreamFacts, Timeline
 
 
 def timing(microseconds: float) -> TimeSamples:

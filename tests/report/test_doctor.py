@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from attrs import evolve
+from attrs import asdict, evolve
 
 from npucompose.report import doctor
 from npucompose.report.doctor import Diagnosis, Machine, Torch, Usable
@@ -134,7 +134,7 @@ def test_the_table_and_the_json_say_the_same(capsys: pytest.CaptureFixture[str])
     assert "2.13.0+cpu (verified, AVX512, 4 threads)" in table
     assert "note: Mind this." in table
     doctor.show(found, as_json=True)
-    assert answer(capsys.readouterr().out) == json.loads(json.dumps(found.as_dict()))
+    assert answer(capsys.readouterr().out) == json.loads(json.dumps(asdict(found)))
 
 
 def test_this_machine_is_diagnosed(tmp_path: Path):
@@ -144,7 +144,7 @@ def test_this_machine_is_diagnosed(tmp_path: Path):
     assert found.torch.version.partition("+")[0] == (found.packages["torch"] or "").partition("+")[0]
     assert found.machine.cores >= 1
     assert not (tmp_path / "store").exists()
-    assert "torch" in json.dumps(found.as_dict())
+    assert "torch" in json.dumps(asdict(found))
 
 
 def diagnosis(

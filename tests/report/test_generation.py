@@ -29,7 +29,7 @@ from npucompose.report.generation import (
 )
 from npucompose.report.html import render
 from npucompose.report.terminal import rows
-from npucompose.results.generation import GenerateFacts, GenerationPoint, GenerationTime, Way
+from npucompose.results.measured import GenerateFacts, GenerationPoint, GenerationTime, Way
 from npucompose.results.record import Figures
 
 

@@ -13,7 +13,7 @@ from report_examples import FULL, TIMELINES
 from npucompose.report import graph_view
 from npucompose.report.graph_view import graph_view as view_of
 from npucompose.report.html import render, write
-from npucompose.results.drawing import GraphDrawing, NodeTable
+from npucompose.results.graphs import GraphDrawing, NodeTable
 from tools.chromium import Chromium
 
 BEFORE = NodeTable(

@@ -6,7 +6,7 @@ from datetime import datetime, timedelta, timezone
 
 import pytest
 
-from npucompose.report.kernel_times import CALIBRATE, KernelTimes, as_age, in_words
+from npucompose.report.doctor import CALIBRATE, KernelTimes, as_age, in_words
 from npucompose.schema.cost_table import BUSY
 
 NOW = datetime(2026, 11, 23, 12, tzinfo=timezone.utc)

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from npucompose.report import layout as drawn
-from npucompose.report.layout import GraphLayout, layout, spread
+from npucompose.report import graph_view as drawn
+from npucompose.report.graph_view import GraphLayout, layout, spread
 from tests.searches import examples
 
 

@@ -8,11 +8,10 @@ import pytest
 from attrs import evolve
 from report_examples import CRASHED, EXAMPLES, FULL, FULL_BENCHMARK, INDUCTOR, TIMELINES, WRONG
 
-from npucompose.report.html import render
+from npucompose.report.html import render, verdict
 from npucompose.report.overview import HEIGHT, LONGEST, ON_ONE_STREAM, overview
 from npucompose.report.pictures import LABEL, WIDTH, Axis, lane_spans, memory_drawings
-from npucompose.report.verdict import verdict
-from npucompose.results.drawing import GraphDrawing, NodeTable
+from npucompose.results.graphs import GraphDrawing, NodeTable
 from npucompose.results.streams import Timeline
 
 PREDICTED = TIMELINES[0][1]

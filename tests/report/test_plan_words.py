@@ -6,8 +6,7 @@ import attrs
 
 from npucompose.experiment.assemble import _streams, _tried
 from npucompose.report.plan_words import plan_words, stream_words
-from npucompose.results.record import StreamFacts
-from npucompose.results.streams import Fallback, TrialVerdict
+from npucompose.results.streams import Fallback, StreamFacts, TrialVerdict
 from npucompose.table.structure import facts_of
 
 PLAN = StreamFacts(

@@ -13,11 +13,11 @@ from rich.console import Console
 
 from npucompose.cli import main
 from npucompose.npu.torchair.records import NpuFacts
-from npucompose.report.summary import RunCommand, attention, next_command, render, stream_line
+from npucompose.report.terminal import RunCommand, attention, next_command, render_summary, stream_line
 from npucompose.report.terminal import render as whole
 from npucompose.results.effective import Effective
-from npucompose.results.record import Report, StreamFacts
-from npucompose.results.streams import TrialVerdict
+from npucompose.results.record import Report
+from npucompose.results.streams import StreamFacts, TrialVerdict
 
 ASKED = RunCommand(folder=Path("outputs/10-00-00"), program="run.py", overrides=("model=mlp", "model.label=a b"))
 QUIET = evolve(FULL, effective=())
@@ -25,7 +25,7 @@ QUIET = evolve(FULL, effective=())
 
 def shown(report: Report, width: int = 80, *, terminal: bool = False) -> str:
     console = Console(file=io.StringIO(), width=width, force_terminal=terminal, color_system=None)
-    render(report, console, ASKED)
+    render_summary(report, console, ASKED)
     assert isinstance(console.file, io.StringIO)
     return "".join(f"{line.rstrip()}\n" for line in console.file.getvalue().splitlines())
 

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import attrs
 import pytest
 from attrs import evolve
-from report_examples import CRASHED, EXAMPLES, FULL, INDUCTOR, JUDGED
+from report_examples import CRASHED, EXAMPLES, FULL, INDUCTOR, JUDGED, TIMELINES
 from whole_examples import (
     LINES,
     RICH,
     WHOLE,
     on_lines,
+    parts,
     plain,
 )
 
@@ -48,6 +49,7 @@ from npucompose.report.words import (
     as_time,
 )
 from npucompose.results.record import Figures, Report
+from npucompose.results.streams import Timeline
 
 
 @pytest.mark.parametrize("name", WHOLE)
@@ -57,11 +59,24 @@ def test_a_run_with_everything_reads_like_this(name: str, golden: Any) -> None:
     golden(f"report/whole_{name}.txt", styled.export_text(styles=True).replace("\x1b", "^"))
 
 
-@pytest.mark.parametrize("name", [*WHOLE, "inductor", "wrong", "crashed", "unsteady"])
-def test_the_page_of_a_run_with_everything_is_this(name: str, golden: Any) -> None:
-    report = {**WHOLE, **EXAMPLES, **JUDGED}[name]
-    page = html.render(report, LINES if name == "rich" else ())
-    golden(f"report/whole_{name}.html", on_lines(page.replace(source("page.css"), "STYLE")))
+def page_of(report: Report, lines: Sequence[Timeline] = ()) -> str:
+    return html.render(report, lines).replace(source("page.css"), "STYLE")
+
+
+def test_the_page_of_a_run_with_everything_is_this(golden: Any) -> None:
+    golden("report/whole_rich.html", on_lines(page_of(RICH, LINES)))
+
+
+OTHERS = ("full", "predicted", "weighed", "inductor", "wrong", "crashed", "unsteady")
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_what_other_pages_show_beside_is_this(name: str, golden: Any) -> None:
+    """Of each page the parts that neither the page with everything has nor another before it."""
+    pages = {one: page_of({**WHOLE, **EXAMPLES, **JUDGED}[one], TIMELINES if one == "full" else ()) for one in OTHERS}
+    before = [page_of(RICH, LINES), *(pages[one] for one in OTHERS[: OTHERS.index(name)])]
+    there = {part for page in before for part in parts(page)}
+    golden(f"report/parts_{name}.html", "".join(part for part in parts(pages[name]) if part not in there))
 
 
 def test_all_that_is_compared_of_a_run(golden: Any) -> None:

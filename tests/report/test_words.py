@@ -40,7 +40,7 @@ from npucompose.report.words import (
 from npucompose.results.effective import Setting
 from npucompose.results.graphs import Adaptation, DryRun
 from npucompose.results.measured import CallStatistics, Numerics
-from npucompose.results.record import StreamFacts
+from npucompose.results.streams import StreamFacts
 from npucompose.results.streams import TrialVerdict as Weighed
 from npucompose.schema.sizes import as_bytes
 

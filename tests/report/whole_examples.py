@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from collections.abc import Callable
 
 from attrs import evolve
@@ -260,6 +261,11 @@ LINES = (
 
 def on_lines(page: str) -> str:
     return page.replace("><", ">\n<")
+
+
+def parts(page: str) -> list[str]:
+    """The head of a page, then each of its sections, without their numbers."""
+    return re.split("(?=<section )", re.sub(r"(section|heading)-\d+", r"\1-N", on_lines(page)))
 
 
 def plain(show: Callable[[Console], None], width: int = 100) -> str:

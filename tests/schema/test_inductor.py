@@ -134,9 +134,9 @@ def small(monkeypatch: pytest.MonkeyPatch):
     from npucompose.vendor import inductor
 
     monkeypatch.setattr(inductor, "installed", lambda: {option.path: option for option in HAS})
-    inductor._groups.cache_clear()
+    inductor._groups.cache_clear()  # private: as of another torch
     yield
-    inductor._groups.cache_clear()
+    inductor._groups.cache_clear()  # private: as of another torch
 
 
 def problems(tree: Any) -> tuple[str, ...]:
@@ -238,9 +238,9 @@ def test_more_choices_than_a_message_holds_are_counted(monkeypatch: pytest.Monke
     for count, words in ((38, "Choices: o0, "), (39, "It has 41 options: `npucompose list options --under inductor`")):
         found = {f"o{n}": made(f"o{n}", "int") for n in range(count)}
         monkeypatch.setattr(inductor, "installed", lambda found=found: found)
-        inductor._groups.cache_clear()
+        inductor._groups.cache_clear()  # private: as of another torch
         assert words in problems({"zzz": 1})[0]
-    inductor._groups.cache_clear()
+    inductor._groups.cache_clear()  # private: as of another torch
 
 
 def test_what_is_read_is_what_torch_has():

@@ -30,7 +30,7 @@ def legality(
     """What is made of the compiler's options on a target that honours these."""
     asked = Experiment(mode=Mode(name=mode), target=Choice(name=target), compiler=options, strict=strict)
     device: Any = SimpleNamespace(name=target, support=lambda mode: ModeSupport(options=honoured))
-    return list(rules.judged((rules._compiler,), rules.LegalityCase(experiment=asked, target=device)))
+    return list(rules.judged(rules.COMPILER_RULES, rules.LegalityCase(experiment=asked, target=device)))
 
 
 def another_value(leaf: OptionSpec) -> Any:

@@ -53,9 +53,9 @@ from npucompose.results.record import (
     Figures,
     Report,
     Stages,
-    StreamFacts,
     figure_stage,
 )
+from npucompose.results.streams import StreamFacts
 from npucompose.schema.capabilities import Clocked
 from npucompose.schema.experiment import PATHS, Operator, call_text, dimension_of
 from npucompose.schema.streams import fits

@@ -236,6 +236,7 @@ def test_a_converter_that_cannot_work_in_this_wheel_is_none_and_the_reason_says_
 
 def test_a_wheel_whose_lists_cannot_be_read_makes_every_verdict_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
     why = "torch_npu/dynamo/torchair/**/*.py: there is none, so that it is unknown which operators it lists"
+    # private: a wheel that cannot be read
     monkeypatch.setattr(wheel_operators, "_READERS", {"2.13.0": lambda: WheelLists(problems={"converters": why})})
     operators.cache_clear()
     try:

@@ -11,7 +11,7 @@ from npucompose.cli import main
 from npucompose.compose.conf import conf_dir
 from npucompose.npu.static_graph.operators import shipped_table
 from npucompose.npu.static_graph.verdicts import BY_PATH
-from tests.targets.npu_offline.needs import offline
+from tests.npu.needs import offline
 
 pytestmark = pytest.mark.usefixtures("warm_workers")
 

@@ -10,9 +10,9 @@ import pytest
 
 from npucompose.compose.tree import compose
 from npucompose.npu.static_graph.verdicts import BY_PATH
+from tests.npu.needs import offline
 from tests.npu.place import ROOT, process
 from tests.sinking.asked import asked
-from tests.targets.npu_offline.needs import offline
 
 OPERATORS = {
     "fia": ("FusedInferAttentionScore", "actual_seq_lengths_kv"),

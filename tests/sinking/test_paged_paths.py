@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from targets.npu_offline.needs import offline
 
 from npucompose.cli import main
+from tests.npu.needs import offline
 
 CHOSEN = ("model=paged_decode", "mode=max-autotune", "target.soc=ascend910b")
 MARKED = ("shapes=dynamic", "shapes.mark_static=[x,cos,sin,slots,block_table]")

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from targets.npu_offline.needs import offline
 
+from tests.npu.needs import offline
 from tests.sinking.serving_models import CASES
 
 HERE = Path(__file__).parent

@@ -56,7 +56,7 @@ def act(words: Sequence[str]) -> object:
     from airflow_free.store import Store
     from npucompose.errors import ConfigError
     from npucompose.experiment.sweep.run import PointLedger
-    from npucompose.measure.repository import git_state
+    from npucompose.measure.environment import git_state
     from npucompose_devtools.device_files import tensors
 
     try:

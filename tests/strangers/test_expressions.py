@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.refusals.limits import TooMuch, limited
-from tests.refusals.test_table import NO_STRANGERS
+from tests.refusals.table import NO_STRANGERS
 from tests.strangers.expressions import Expression, expressions, hostile_texts
 from tools.layout import product
 

@@ -15,7 +15,7 @@ from npucompose.graphs.effects import core_limits
 from npucompose.schema.capabilities import Capabilities
 from npucompose.schema.streams import Cores, Streams
 from npucompose.streams import apply, decision_of, planning, validate
-from npucompose.streams.contention import contended, settled
+from npucompose.streams.limits import contended, settled
 from npucompose.streams.problem import Problem, ScheduledPlan, schedule
 from npucompose.streams.simulate import Work
 from npucompose.vendor.devices import ATLAS_A2
@@ -136,11 +136,11 @@ def test_to_a_large_plan_no_order_is_added_and_its_cores_are_divided_everywhere_
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     busy = schedule(problem_of(two_chains, CHAINS), [0, 0, 0, 1, 1, 1, 0], range(7))
-    monkeypatch.setattr("npucompose.streams.contention.ORDERED", 7 * 20 - 1)
+    monkeypatch.setattr("npucompose.streams.limits.ORDERED", 7 * 20 - 1)
     assert settled(busy, order=True, divide=False) is busy
-    monkeypatch.setattr("npucompose.streams.contention.ORDERED", 7 * 20)
+    monkeypatch.setattr("npucompose.streams.limits.ORDERED", 7 * 20)
     assert settled(busy, order=True, divide=False).added
-    monkeypatch.setattr("npucompose.streams.contention.DIVIDED", 0)
+    monkeypatch.setattr("npucompose.streams.limits.DIVIDED", 0)
     both = schedule(problem_of(pair, [HALF, HALF, Work(us=0.0)]), [0, 1, 0], range(3))
     assert len(settled(both, order=True, divide=True).limits) == 2
 
@@ -190,8 +190,8 @@ def before(plan: ScheduledPlan) -> set[tuple[int, int]]:
 def briefly() -> Iterator[None]:
     """As few attempts as show what they do."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("npucompose.streams.contention.ORDERED", 400)
-        patch.setattr("npucompose.streams.contention.DIVIDED", 600)
+        patch.setattr("npucompose.streams.limits.ORDERED", 400)
+        patch.setattr("npucompose.streams.limits.DIVIDED", 600)
         yield
 
 

@@ -17,8 +17,8 @@ from npucompose.schema.streams import CoreRegion, Cores, Match, PlanEntry, Strea
 from npucompose.streams import apply, decision_of, plan_of, validate
 from npucompose.streams.problem import Problem, schedule
 from npucompose.vendor.devices import Calibration
+from tests.npu.needs import offline, run
 from tests.sample_graphs import CAN, mm_abs_sub, node, traced
-from tests.targets.npu_offline.needs import offline, run
 
 LIMITED = attrs.evolve(CAN, core_limits=True)
 PLAN = "streams.plan=[{stream:s,match:{target:aten.abs},cores:{aicore:8,vectorcore:16}},{stream:s,match:{target:aten.sub},cores:{aicore:8,vectorcore:16}}]"  # noqa: E501

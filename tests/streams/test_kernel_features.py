@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import fx
 
+from npucompose.streams.calibrated import UNMAPPED, Feature, family_of, of_row
 from npucompose.streams.cost import name_of, rows_of
-from npucompose.streams.features import UNMAPPED, Feature, family_of, of_row
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from npucompose.errors import PlanError
 from npucompose.graphs import Allocation, Dependence, allocations
 from npucompose.graphs.effects import written_by
 from npucompose.schema.streams import Streams
-from npucompose.streams import apply, lifetime, validate
+from npucompose.streams import apply, validate, validation
 from npucompose.table.structure import structure
 from tests.sample_graphs import CAN, Program, node, traced
 from tests.streams.random_in_place import in_place_program, random_streams, uncovered
@@ -185,5 +185,5 @@ def values_have_lives(graph: fx.Graph, needed: Dependence) -> list[Allocation]:
 
 
 def test_lives_of_values_would_leave_hazards(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lifetime, "allocations", values_have_lives)
+    monkeypatch.setattr(validation, "allocations", values_have_lives)
     assert programs_that_the_validator_accepts(50)["uncovered"] > 3

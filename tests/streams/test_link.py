@@ -15,8 +15,7 @@ from npucompose.graphs import Dependence
 from npucompose.graphs.effects import is_collective
 from npucompose.schema.streams import Streams
 from npucompose.streams import apply, decision_of, plan
-from npucompose.streams.cost import ResultSizes
-from npucompose.streams.link import on_link
+from npucompose.streams.cost import ResultSizes, on_link
 from npucompose.streams.problem import Problem, schedule
 from npucompose.streams.simulate import Simulation, Work, simulate
 from npucompose.vendor.devices import ATLAS_A2, DeviceModel, cpu

@@ -15,9 +15,8 @@ from npucompose.schema.capabilities import Capabilities
 from npucompose.schema.profile_table import Interval, Line, ProfileTable, SizeTimes
 from npucompose.schema.streams import Streams
 from npucompose.streams import apply, decision_of
-from npucompose.streams.calibrated import MODEL_DOUBT
+from npucompose.streams.calibrated import MODEL_DOUBT, Feature, of_node, of_row
 from npucompose.streams.cost import ResultSizes
-from npucompose.streams.features import Feature, of_node, of_row
 from npucompose.streams.problem import Problem
 from npucompose.vendor.devices import ATLAS_A2, DeviceModel
 from tests.sample_graphs import mm_abs_sub, traced
@@ -93,8 +92,9 @@ def test_kernels_of_a_family_without_rows_are_by_their_shapes(wanted: Streams) -
     assert wanted.profile is not None
     Path(wanted.profile).write_text(table.as_text())
     problem = problem_of(wanted)
-    assert problem.profiled is not None
-    assert (problem.profiled.use.kernels, problem.profiled.use.by_shapes) == (1, 3)
+    assert problem.tabled is not None
+    assert problem.tabled.use is not None
+    assert (problem.tabled.use.kernels, problem.tabled.use.by_shapes) == (1, 3)
     shaped = dict(zip(problem.names, problem_of(Streams(cost="roofline")).work, strict=True))
     assert [work == shaped[name] for name, work in zip(problem.names, problem.work, strict=True)].count(True) == 3
 

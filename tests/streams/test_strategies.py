@@ -15,8 +15,7 @@ from npucompose.streams import assignment, dag
 from npucompose.streams.assignment import MORE_EVENTS, candidates, plans
 from npucompose.streams.events import merged_events
 from npucompose.streams.simulate import Work
-from npucompose.streams.strategies.clusters import by_critical_path
-from npucompose.streams.strategies.dispatch import Policy, backward_and_forward, dispatch
+from npucompose.streams.strategies.dispatch import Policy, dispatch
 from npucompose.streams.strategies.instance import Assignment, Instance, TimedPlan
 from npucompose.streams.strategies.relocation import relocated
 from npucompose.vendor.devices import ATLAS_A2
@@ -49,38 +48,31 @@ def drawn(seed: int, most: int = 9) -> tuple[Dag, list[Work]]:
 
 
 @settings(max_examples=examples(30), deadline=None)
-@given(seed=st.integers(0, 10**6), streams=st.integers(1, 4), policy=st.integers(0, 4), turned=st.booleans())
-def test_a_dispatch_starts_every_kernel_once_and_in_a_legal_order(
-    seed: int, streams: int, policy: int, turned: bool
-) -> None:
+@given(seed=st.integers(0, 10**6), streams=st.integers(1, 4), policy=st.integers(0, 2))
+def test_a_dispatch_starts_every_kernel_once_and_in_a_legal_order(seed: int, streams: int, policy: int) -> None:
     then, work = drawn(seed, 14)
-    policies = (Policy(), Policy(overbooking=2.0, most_booked=1.34), Policy(feeding=3.0), Policy(event=3.0), Policy())
+    policies = (Policy(), Policy(overbooking=2.0, most_booked=1.34), Policy(feeding=3.0))
     inst = instance(then, work, streams, MODEL)
-    found = (backward_and_forward if turned else dispatch)(inst, policies[policy])
+    found = dispatch(inst, policies[policy])
     place = {index: position for position, index in enumerate(found.ranked)}
     assert sorted(place) == list(range(len(then)))
     assert all(place[first] < place[second] for first, second in dags.pairs(then))
     assert set(found.streams) <= set(range(streams))
-    # What the dispatch foresaw is what the simulation says, where no kernel was held back.
-    if not turned and policy != 1:
-        plan = inst.timed(Assignment(streams=found.streams, ranked=found.ranked))
-        if max(found.streams, default=0) == 0 or list(plan.streams) == list(found.streams):
-            assert plan.simulation.makespan == pytest.approx(max(found.end, default=0.0))
 
 
 def test_a_free_stream_takes_what_the_running_kernel_leaves_idle() -> None:
     """Two kernels for all cube cores, then two for all vector cores: in pairs of different kinds they take half."""
     work = [attrs.evolve(CUBE, us=11.0), CUBE, VECTOR, VECTOR]
     inst = instance([[], [], [], []], work)
-    assert max(dispatch(inst, Policy(overbooking=0.0)).end) > 21.0
+    assert inst.realised(dispatch(inst, Policy(overbooking=0.0))).makespan > 21.0
     found = dispatch(inst, Policy(overbooking=2.0))
-    assert (found.ranked, max(found.end)) == ([0, 2, 3, 1], 21.0)
+    assert (found.ranked, inst.realised(found).makespan) == ([0, 2, 3, 1], 21.0)
 
 
 def test_a_kernel_that_overbooks_waits_where_the_policy_says_so() -> None:
     work = [Work(us=10.0, cube=24), Work(us=10.0, cube=12)]
-    assert dispatch(instance([[], []], work), Policy(most_booked=1.34)).end == [10.0, 20.0]
-    assert dispatch(instance([[], []], work), Policy(most_booked=1.5)).end != [10.0, 20.0]
+    assert dispatch(instance([[], []], work), Policy(most_booked=1.34)).streams == [0, 0]
+    assert dispatch(instance([[], []], work), Policy(most_booked=1.5)).streams == [0, 1]
 
 
 def test_the_short_way_to_the_scarcest_resource_comes_first_while_that_lies_idle() -> None:
@@ -92,18 +84,11 @@ def test_the_short_way_to_the_scarcest_resource_comes_first_while_that_lies_idle
     assert dispatch(inst, Policy(feeding=10.0), on=[0, 0, 1, 1]).ranked == [1, 3, 0, 2]
 
 
-def test_a_price_of_events_keeps_a_kernel_on_the_stream_of_its_source() -> None:
-    model = attrs.evolve(MODEL, stream_us=0.0)
-    work = [Work(us=5.0), Work(us=9.0), Work(us=4.0), Work(us=3.0)]
-    then: Dag = [[3], [], [], []]
-    assert dispatch(instance(then, work, 2, model), Policy(event=0.0)).streams == [1, 0, 1, 1]
-    assert dispatch(instance(then, work, 2, model), Policy(event=5.0)).streams[3] == 1
-
-
 def test_a_stream_goes_on_while_the_link_works_and_whoever_awaits_it_starts_when_it_is_done() -> None:
     work = [Work(us=6.0, link=True), Work(us=4.0), Work(us=0.0, awaits=(0,)), Work(us=1.0)]
-    found = dispatch(instance([[2], [], [3], []], work, 1), Policy())
-    assert (found.ranked, found.end) == ([0, 1, 2, 3], [0.0, 4.0, 6.0, 7.0])
+    inst = instance([[2], [], [3], []], work, 1)
+    found = dispatch(inst, Policy())
+    assert (found.ranked, inst.realised(found).makespan) == ([0, 1, 2, 3], 7.0)
 
 
 def test_streams_that_are_given_stay() -> None:
@@ -193,22 +178,6 @@ def test_relocation_reaches_the_plan_that_it_reaches_with_every_simulation_to_it
         patched.setattr(Instance, "realised_within", lambda self, tidied, most: self.realised(tidied))
         slow = relocated(inst, [start], 20)
     assert (found.streams, found.order, found.events) == (slow.streams, slow.order, slow.events)
-
-
-def test_each_critical_path_stays_on_a_stream() -> None:
-    """The heaviest path first, then the heaviest of what is left, each where the least work is."""
-    work = [Work(us=float(us)) for us in (5, 2, 3, 4, 1)]
-    inst = instance([[2], [2, 3], [4], [4], []], work)
-    assert by_critical_path(inst) == [0, 1, 0, 1, 0]
-    assert by_critical_path(instance([[2], [2], []], [Work(us=5.0), Work(us=3.0), Work(us=4.0)])) == [0, 1, 0]
-
-
-@given(seed=st.integers(0, 10**6), streams=st.integers(1, 4))
-def test_every_kernel_is_on_one_of_the_streams_of_critical_paths(seed: int, streams: int) -> None:
-    then, work = drawn(seed, 14)
-    found = by_critical_path(instance(then, work, streams))
-    assert len(found) == len(then)
-    assert set(found) <= set(range(streams))
 
 
 def test_more_streams_make_no_plan_much_slower() -> None:

@@ -28,8 +28,6 @@ from npucompose.targets.compilation import Compilation
 from npucompose.targets.compiled_calls import Versions
 from npucompose.targets.compilers import refuse_training, run_as_it_is
 from npucompose.vendor.compiler import CompilerOptions
-from npucompose.vendor.inductor import InductorOptions
-from npucompose_replay.inductor.frozen_weights import FrozenWeights
 from tests.graph_helpers import traced
 from tests.sample_graphs import mm_abs_sub
 from tests.targets.noting import CUT, MODE, Lowered, Noting, backend, begun, dynamos, named
@@ -198,29 +196,6 @@ def test_calls_of_all_recorded_graphs_are_counted_together() -> None:
     made.compilations.append(SimpleNamespace(lowered=Lowered()))  # type: ignore[arg-type]
     made.calls_beyond = 5
     assert made.statistics == CallStatistics(hits=4, eager=2 + 5)
-
-
-@pytest.mark.parametrize(
-    ("fusing", "freezing", "wrapped"), [(True, True, True), (True, False, False), (False, True, False)]
-)
-def test_calls_are_made_so_that_dynamo_freezes_where_inductor_is_asked_to(
-    monkeypatch: pytest.MonkeyPatch, fusing: bool, freezing: bool, wrapped: bool
-) -> None:
-    from npucompose_replay.inductor import freezing as around
-
-    monkeypatch.setattr(around, "freezing_while_tracing", lambda *given: given)
-    options = InductorOptions(values={"freezing": freezing, "frozen_weights": "error"})
-    made = backend(Noting(fusing=fusing), inductor=options)
-    compiled = print
-    found: Any = made._while_tracing(compiled)
-    if not wrapped:
-        assert found is compiled
-        return
-    called, weights = found
-    assert called is compiled
-    assert weights is made.frozen
-    assert isinstance(weights, FrozenWeights)
-    assert (weights.policy, weights.shared) == ("error", False)
 
 
 # Notices and gradients.

@@ -101,21 +101,6 @@ def test_calls_are_profiled_by_torchs_own_profiler_on_the_cpu_and_by_the_devices
     assert (Plain().stream_times([]), Plain().kernel_clocks([])) == ({}, {})
 
 
-@pytest.mark.parametrize(
-    ("set_already", "then"),
-    [(None, "ours"), ("theirs", ["theirs", "ours"]), (["one", "two"], ["one", "two", "ours"]),
-     (("one",), ["one", "ours"])],
-)  # fmt: skip
-def test_what_a_caller_has_inductor_do_comes_first(
-    set_already: Any, then: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from npucompose_replay.inductor import through as inductor
-
-    monkeypatch.setattr(inductor, "inductor_config", SimpleNamespace(post_grad_custom_post_pass=set_already))
-    ours: Any = "ours"
-    assert inductor._after_the_callers(ours) == then
-
-
 def test_a_mode_it_does_not_have_is_refused_by_its_name() -> None:
     target = Plain()
     target.check("eager")

@@ -59,8 +59,8 @@ class Plain(Pattern):
 @pytest.fixture(autouse=True)
 def nothing_registered(monkeypatch: pytest.MonkeyPatch) -> None:
     known = {"scaled": Scaled, "plain": Plain}
-    monkeypatch.setattr(hooks, "_REGISTERED", set())
-    monkeypatch.setattr(hooks, "_open", None)
+    monkeypatch.setattr(hooks, "_REGISTERED", set())  # private: as in another process
+    monkeypatch.setattr(hooks, "_open", None)  # private: as in another process
     monkeypatch.setattr(hooks, "PATTERNS", SimpleNamespace(get=known.__getitem__))
 
 

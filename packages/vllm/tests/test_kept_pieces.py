@@ -18,7 +18,7 @@ from torch._inductor import config as inductor_config
 from torch._inductor.codecache import CppPythonBindingsCodeCache
 
 from npucompose.errors import ConfigError
-from npucompose.results.winners import Winner
+from npucompose.results.graphs import Winner
 from npucompose.targets import compilers as aot
 from npucompose_replay.front.contest import FUSED, UNFUSED
 from npucompose_replay.front.generated_cache import GeneratedCache

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from npucompose.compose.tree import Composer
     from npucompose.experiment.job import Job
     from npucompose.experiment.sweep.command import Task
-    from npucompose.report.summary import RunCommand
+    from npucompose.report.terminal import RunCommand
     from npucompose.results.record import Report
 
 
@@ -73,7 +73,7 @@ def _single(
     arguments: argparse.Namespace, composer: Composer, inside: Callable[[Callable[[], int]], None], program: str
 ) -> Any:
     """The task that Hydra calls once it has made the folder."""
-    from npucompose.report.summary import RunCommand
+    from npucompose.report.terminal import RunCommand
 
     job = _job(arguments, composer)
     asked = RunCommand(program=program, overrides=arguments.overrides)
@@ -157,7 +157,7 @@ def _run_here(job: Job, asked: RunCommand, arguments: argparse.Namespace) -> int
     from npucompose.experiment import tracking
     from npucompose.experiment.orchestrator import also_passing, default_store
     from npucompose.experiment.run import forget, run_experiment
-    from npucompose.report.summary import render
+    from npucompose.report.terminal import render_summary
 
     terminal = console()
     run_dir, quiet, store = Path(HydraConfig.get().runtime.output_dir), arguments.quiet, default_store()
@@ -174,7 +174,7 @@ def _run_here(job: Job, asked: RunCommand, arguments: argparse.Namespace) -> int
     if report.error and report.exit_status:
         status = "" if report.status == "failed" else f"{report.status}: "  # the error says which stage failed
         print(f"{PREFIX}{status}{report.error}{_advice(report)}", file=sys.stderr, flush=True)
-    render(report, terminal, attrs.evolve(asked, folder=_as_typed(run_dir)))
+    render_summary(report, terminal, attrs.evolve(asked, folder=_as_typed(run_dir)))
     for problem in tracking.report_runs(job.checked.experiment.tracker, [run_dir], store.root):
         print(PREFIX + problem, file=sys.stderr)
     return report.exit_status

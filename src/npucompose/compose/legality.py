@@ -393,8 +393,10 @@ def _nothing_runs(asked: LegalityCase) -> Iterator[Objection]:
 
 COMPILE_RULES: tuple[Rule, ...] = (partial(_at_odds, CONFLICTS), _nothing_runs, partial(_acting, "compile"))
 GEAR_RULES: tuple[Rule, ...] = (_gears, partial(_at_odds, GEAR_CONFLICTS), partial(_acting, "shapes"))
+COMPILER_RULES: tuple[Rule, ...] = (_uncompiled, _compiler, _overridden)
+PASS_RULES: tuple[Rule, ...] = (_core_limits, _stripped_plans, _unfollowed_streams, _passes)
+DEVICE_RULES: tuple[Rule, ...] = (_device, _ge_streams, _ge_policy)
+INDUCTOR_RULES: tuple[Rule, ...] = (_inductor,)
 RULES: tuple[Rule, ...] = (
-    _uncompiled, _compiler, _overridden, *GEAR_RULES, _core_limits, _stripped_plans,
-    _unfollowed_streams, _passes, _device, _ge_streams, _ge_policy,
-    *COMPILE_RULES, _inductor, _installed,
+    *COMPILER_RULES, *GEAR_RULES, *PASS_RULES, *DEVICE_RULES, *COMPILE_RULES, *INDUCTOR_RULES, _installed,
 )  # fmt: skip

@@ -20,10 +20,8 @@ from npucompose.npu.static_graph.records import SinkingFacts
 from npucompose.npu.torchair.records import NpuFacts
 from npucompose.report.plan_words import trial_words
 from npucompose.results.effective import Effective
-from npucompose.results.generation import GenerateFacts
-from npucompose.results.graphs import PassFacts, counted, refused_on_npu
-from npucompose.results.measured import AblationFacts, MemoryFacts, ModeFacts, Numerics
-from npucompose.results.padding import PaddingFacts
+from npucompose.results.graphs import PassFacts, counted, pins_of_nothing, refused_on_npu
+from npucompose.results.measured import AblationFacts, GenerateFacts, MemoryFacts, ModeFacts, Numerics, PaddingFacts
 from npucompose.results.record import (
     BenchmarkFacts,
     CaptureFacts,
@@ -37,10 +35,8 @@ from npucompose.results.record import (
     StageRun,
     Stages,
     Status,
-    StreamFacts,
 )
-from npucompose.results.streams import Fallback, TrialVerdict
-from npucompose.results.winners import pins_of_nothing
+from npucompose.results.streams import Fallback, StreamFacts, TrialVerdict
 from npucompose.schema.streams import DEFAULT_STREAM
 from npucompose.table.modes import EAGER
 from npucompose.table.structure import of_facts

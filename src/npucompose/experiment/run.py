@@ -33,7 +33,7 @@ from npucompose.machine import thread_settings
 from npucompose.report import html as report_html
 from npucompose.report import json as report_json
 from npucompose.report.json import trace_text
-from npucompose.results.drawing import GraphDrawing
+from npucompose.results.graphs import GraphDrawing
 from npucompose.results.record import Report
 from npucompose.results.streams import Timeline
 from npucompose.table.structure import facts_of, of_facts

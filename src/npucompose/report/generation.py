@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from npucompose.report.pictures import AXIS, CURVE, LABEL, TOP, WIDTH, Axis, Box, Drawing, time_axis
 from npucompose.report.words import as_time
-from npucompose.results.generation import GenerateFacts, GenerationPoint, GenerationTime
+from npucompose.results.measured import GenerateFacts, GenerationPoint, GenerationTime
 from npucompose.schema.sizes import as_bytes
 
 NAMES: Mapping[str, str] = {

@@ -1,7 +1,7 @@
 """report.html: one run for a person, in one file that loads nothing. Pure: reads a Report, returns text.
 
 No speed is shown beside results that are not those of the reference. The pages are in templates/, where every text of a
-report is escaped; here is what stands in them.
+report is escaped; here is what stands in them, the few sentences first that say what came of the run.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -29,8 +29,9 @@ from npucompose.report.graph_view import graph_view
 from npucompose.report.json import PAGE
 from npucompose.report.overview import overview
 from npucompose.report.plan_words import stream_words
-from npucompose.report.verdict import verdict
+from npucompose.report.terminal import stream_line
 from npucompose.report.words import (
+    WAYS,
     as_count,
     as_time,
     builds_ge_graphs,
@@ -50,9 +51,8 @@ from npucompose.report.words import (
     winner_words,
     written,
 )
-from npucompose.results.drawing import GraphDrawing
 from npucompose.results.effective import COMMAND_LINE, origin
-from npucompose.results.graphs import rules_together
+from npucompose.results.graphs import GraphDrawing, rules_together
 from npucompose.results.record import Figures, Report
 from npucompose.results.streams import Timelines
 from npucompose.schema.sizes import as_bytes
@@ -256,3 +256,43 @@ def _tables(report: Report) -> dict[str, Any]:
         "said": [row for row in options if COMMAND_LINE in row[2]],
         "environment": [(name, value_words_cut(value)) for name, value in environment.items()],
     }  # fmt: skip
+
+
+def verdict(report: Report) -> list[str]:
+    """The most important first: `1.91x over eager: median ratio of …`, `equals eager bit for bit`, the stream plan."""
+    return [*_speed(report), *_results(report), *_plan(report), *_attention(report)]
+
+
+def _speed(report: Report) -> Iterator[str]:
+    times = report.stages.benchmark
+    if times is None:
+        return
+    if is_wrong(report):
+        yield f"No speed is shown: {why_untimed(report)}."
+        return
+    faster = times.speedup.get("eager")
+    if faster is None:
+        yield f"{as_time(times.p50_us)}, median of {as_count(len(times.samples_us), 'call')}."
+        return
+    pairs = as_count(len(times.samples_us), "pair")
+    yield f"{faster:.2f}x over eager ({WAYS[times.candidate]}): median ratio of {pairs} of calls made in turn."
+
+
+def _results(report: Report) -> Iterator[str]:
+    found = report.numerics
+    if found is not None and found.passed:
+        equal = "bit for bit" if found.bitwise else f"within tolerance, largest error {found.max_abs_err or 0:.3g}"
+        yield f"Results equal {found.reference}'s {equal}."
+
+
+def _plan(report: Report) -> Iterator[str]:
+    if report.streams is not None and not is_wrong(report):
+        yield f"Stream plan {stream_line(report.streams)}."
+
+
+def _attention(report: Report) -> Iterator[str]:
+    if report.recompiles:
+        yield f"{as_count(len(report.recompiles), 'recompilation')}, see below."
+    idle = sum(one.option != "target" for one in report.effective)
+    if idle:
+        yield f"{as_count(idle, 'option')} did not take effect as requested, see below."

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
 from attrs import frozen
 
 from npucompose.report.pictures import (
     LABEL,
-    MOST_EVENTS,
-    MOST_NODES,
     NARROWEST,
     WIDTH,
     Axis,
     Box,
     Drawing,
+    arrows,
     lane_kernels,
     lane_spans,
+    streams_of,
     time_axis,
 )
 from npucompose.report.words import as_count, as_time, is_wrong
@@ -65,7 +64,7 @@ def overview(report: Report, timelines: Timelines) -> Drawing | None:
     scale = Axis(low=0.0, high=high)
     return {
         "rows": [_drawn(number, row, scale) for number, row in enumerate(rows)],
-        "arrows": list(_arrows(plan, len(rows) - len(_streams(plan)), scale)) if plan is not None else [],
+        "arrows": list(arrows(plan, _heights(plan, len(rows)), scale)) if plan is not None else [],
         "crowded": plan is not None and len(plan.events) > FEW_EVENTS,
         "words": _words(calls, graph, plan, report),
         "axis": time_axis(scale, HEIGHT * len(rows) + AXIS),
@@ -117,14 +116,17 @@ def _alone(report: Report, alone: Timeline | None, graphs: int) -> Iterator[Time
         yield TimelineRow(name="one stream", us=report.streams.serial_us)
 
 
-def _streams(plan: Timeline) -> list[str]:
-    return list(dict.fromkeys(sorted(plan.streams, key=lambda stream: stream != DEFAULT_STREAM)))
-
-
 def _lanes(plan: Timeline) -> Iterator[TimelineRow]:
-    for number, stream in enumerate(_streams(plan)):
+    for number, stream in enumerate(streams_of(plan)):
         name = "plan" if number == 0 else stream
         yield TimelineRow(name=name, us=None if number else _end(plan), kernels=plan, stream=stream)
+
+
+def _heights(plan: Timeline, rows: int) -> dict[str, float]:
+    """{stream: the middle of its row}; the lanes of the plan are the last rows."""
+    streams = streams_of(plan)
+    first = rows - len(streams)
+    return {stream: (first + lane + 0.5) * HEIGHT for lane, stream in enumerate(streams)}
 
 
 def _drawn(number: int, row: TimelineRow, scale: Axis) -> Drawing:
@@ -152,7 +154,7 @@ def _box(top: float, start: float, end: float, scale: Axis, kind: str, words: st
 
 def _kernels(row: TimelineRow, top: float, scale: Axis) -> Iterator[Box]:
     assert row.kernels is not None
-    colour = f"kernel c{_streams(row.kernels).index(row.stream) % 6}"
+    colour = f"kernel c{streams_of(row.kernels).index(row.stream) % 6}"
     for name, start, end in lane_spans(row.kernels, row.stream, scale):
         if start <= scale.high:
             words = f"{name}: {as_time(end - start)}, from {as_time(start)} to {as_time(end)}"
@@ -173,17 +175,3 @@ def _waits(row: TimelineRow, top: float, scale: Axis) -> Iterator[Box]:
             words = f"{node} waits for {', '.join(awaited[node])}: {as_time(start - free)}"
             yield left, top + HEIGHT / 2 - 3, width, 6, "wait", words
         free = max(free, end)
-
-
-def _arrows(plan: Timeline, first_row: int, scale: Axis) -> Iterator[Any]:
-    """(x, y, x, y): from the end of the recorder to the beginning of the waiter, where both are drawn."""
-    at = {node: number for number, node in enumerate(plan.nodes[:MOST_NODES])}
-    lane = {stream: number for number, stream in enumerate(_streams(plan))}
-
-    def middle(number: int) -> float:
-        return (first_row + lane[plan.streams[number]]) * HEIGHT + HEIGHT / 2
-
-    for one, other in plan.events[:MOST_EVENTS]:
-        if one in at and other in at and plan.start_us[at[other]] <= scale.high:
-            begin, end = at[one], at[other]
-            yield scale.x(plan.end_us[begin]), middle(begin), scale.x(plan.start_us[end]), middle(end)

@@ -12,9 +12,10 @@ from typing import Any
 from attrs import frozen
 
 from npucompose.report.words import as_count, as_time
-from npucompose.results.drawing import GraphDrawing
+from npucompose.results.graphs import GraphDrawing
 from npucompose.results.streams import Timeline, Timelines
 from npucompose.schema.sizes import as_bytes
+from npucompose.schema.streams import DEFAULT_STREAM
 
 Drawing = dict[str, Any]
 """What one macro draws; boxes are (x, y, width, height, class[, title])."""
@@ -174,20 +175,19 @@ def timeline_drawings(timelines: Timelines) -> Iterator[Drawing]:
 
 
 def _timeline(name: str, line: Timeline, scale: Axis) -> Drawing:
-    streams = list(dict.fromkeys(sorted(line.streams, key=lambda stream: stream != "default")))
+    streams = streams_of(line)
     shown = min(len(line.nodes), MOST_NODES)
-    events = line.events[:MOST_EVENTS]
     words = [f"{name}, {line.source}: {as_time(max(line.end_us))}", as_count(len(line.nodes), "kernel")]
     words += [f"the first {shown} drawn"] if shown < len(line.nodes) else []
     words += [as_count(len(line.events), "event")] if line.events else []
-    words += [f"{len(events)} drawn"] if len(events) < len(line.events) else []
+    words += [f"{MOST_EVENTS} drawn"] if len(line.events) > MOST_EVENTS else []
     bottom = LANE * len(streams)
     return {
         "name": f"timeline of {name}",
         "words": " · ".join(words),
         "names": _names(streams),
         "boxes": _kernels(line, streams, scale),
-        "arrows": _arrows(line, events, streams, scale),
+        "arrows": arrows(line, {stream: (n + 0.5) * LANE for n, stream in enumerate(streams)}, scale),
         "axis": time_axis(scale, bottom + AXIS),
     }
 
@@ -224,15 +224,21 @@ def lane_spans(line: Timeline, stream: str, scale: Axis) -> list[tuple[str, floa
     ]
 
 
-def _arrows(line: Timeline, events: Sequence[tuple[str, str]], streams: Sequence[str], scale: Axis) -> Iterator[Box]:
-    """(x, y, x, y): from the end of the recorder to the beginning of the waiter, where both are known."""
+def streams_of(line: Timeline) -> list[str]:
+    """The streams of a timeline, the default one first."""
+    return list(dict.fromkeys(sorted(line.streams, key=lambda stream: stream != DEFAULT_STREAM)))
+
+
+def arrows(line: Timeline, heights: Mapping[str, float], scale: Axis) -> Iterator[Box]:
+    """(x, y, x, y): from the end of the recorder to the beginning of the waiter, where both are drawn.
+
+    `heights` are those of the streams.
+    """
     at = {node: number for number, node in enumerate(line.nodes[:MOST_NODES])}
-
-    def middle(number: int) -> float:
-        return streams.index(line.streams[number]) * LANE + LANE / 2
-
-    for one, other in ((at[a], at[b]) for a, b in events if a in at and b in at):
-        yield scale.x(line.end_us[one]), middle(one), scale.x(line.start_us[other]), middle(other)
+    for one, other in ((at[a], at[b]) for a, b in line.events[:MOST_EVENTS] if a in at and b in at):
+        if line.start_us[other] <= scale.high:
+            begin, end = heights[line.streams[one]], heights[line.streams[other]]
+            yield scale.x(line.end_us[one]), begin, scale.x(line.start_us[other]), end
 
 
 def memory_drawings(timelines: Timelines, drawings: Mapping[str, GraphDrawing]) -> Iterator[Drawing]:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from npucompose.report.words import as_count, as_time
-from npucompose.results.record import StreamFacts
-from npucompose.results.streams import Fallback, TrialVerdict
+from npucompose.results.streams import Fallback, StreamFacts, TrialVerdict
 from npucompose.schema.sizes import as_bytes
 
 

@@ -1,14 +1,143 @@
-"""What became of a graph: how it was cut, what passes and adaptation rules did with it. Knows no torch."""
+"""What became of a graph: how it was cut, what passes and adaptation rules did with it, who computes what could be
+computed in several ways, and how it can be drawn.
+
+The drawing is stored beside report.json as `graphs/graph_N.json`: a report stays small however large the graph. Knows
+no torch.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from statistics import median, quantiles
 from typing import Literal
 
 import attrs
 from attrs import field, frozen
 
 from npucompose.results.effective import Effective
+
+By = Literal["measured", "remembered", "pinned", "default"]
+LEAST_GAIN = 0.05
+"""What is faster by less changes nothing."""
+ATTENDED = 0.8
+"""Of the time of a contest this process must have had a processor."""
+FEWEST_ROUNDS = 5
+"""Of a contest; fewer say nothing."""
+BUSY = "the machine was busy"
+PASSING = (BUSY, f"{FEWEST_ROUNDS} rounds take longer")
+"""How reasons begin that another time may not have."""
+MOST_PARTS = 4
+"""Parts of a graph that a message names."""
+
+
+@frozen(kw_only=True)
+class Winner:
+    """One part of a graph and who computes it. Times are medians in microseconds of calls made in turns."""
+
+    key: str
+    """`linear_8x512x256`, `graph_3f2a…`: equal wherever the same is computed, so that it can be pinned."""
+    winner: str
+    by: By
+    """Measured now; remembered on this machine; pinned by `target.kernels`; or nobody measured, see `why`."""
+    why: str = ""
+    """Why nothing was measured, or why a faster one did not win."""
+    times_us: Mapping[str, float] = field(factory=dict[str, float])
+    gain: tuple[float, float] | None = None
+    """The quartiles, over the rounds, of the nearest rival's time divided by the winner's."""
+    rounds: int = 0
+    max_abs_err: float | None = None
+    """Between the results of the two; None where they were not compared, and for products."""
+    here: str | None = None
+    """What this machine remembers as faster, where something else is pinned."""
+
+    @property
+    def rival(self) -> str | None:
+        """The fastest of the others; None where no time of the winner is known to compare it with."""
+        if not self.times_us.get(self.winner):
+            return None
+        others = {name: us for name, us in self.times_us.items() if name != self.winner}
+        return min(others, key=others.__getitem__, default=None)
+
+    @property
+    def may_change(self) -> bool:
+        """Nobody has measured, and in another process somebody might."""
+        return self.by == "default" and self.why.startswith(PASSING)
+
+    @property
+    def words(self) -> str:
+        """`linear_8x512x256: onednn, 2.31x as fast as mkl (quartiles 2.20x to 2.40x of 40 rounds), remembered`."""
+        parts = [f"{self.key}: {self.winner}"]
+        if self.rival is not None:
+            words = f"{self.times_us[self.rival] / self.times_us[self.winner]:.2f}x as fast as {self.rival}"
+            low, high = self.gain or (0, 0)
+            parts.append(words + (f" (quartiles {low:.2f}x to {high:.2f}x of {self.rounds})" if self.gain else ""))
+        if self.max_abs_err is not None:
+            parts.append(f"results differ by {self.max_abs_err:.2g}")
+        parts.append(self.by if self.by != "default" else "not measured")
+        if self.here is not None:
+            parts.append(f"this machine would choose {self.here}")
+        return ", ".join(parts) + (f": {self.why}" if self.why else "")
+
+
+def pins_of_nothing(pinned: Mapping[str, str], found: Iterable[Winner]) -> tuple[Effective, ...]:
+    """What `target.kernels` names and no graph of the run has."""
+    parts = {winner.key: winner for winner in found}
+    why = f"no graph of this run has such a part; {_listed(parts)}"
+    return tuple(
+        Effective(option=f"target.kernels.{key}", requested=value, effective=None, why=why)
+        for key, value in pinned.items()
+        if key not in parts
+    )
+
+
+def _listed(parts: Iterable[str]) -> str:
+    names = list(parts)
+    more = f" and {len(names) - MOST_PARTS} more" if len(names) > MOST_PARTS else ""
+    return f"it has {', '.join(names[:MOST_PARTS])}{more}" if names else "it has none that can be chosen"
+
+
+def of_samples(key: str, samples: Mapping[str, Sequence[float]], attended: float = 1.0) -> Winner:
+    """The winner of calls made in turns, {name: microseconds of each round}, the one that holds by default first.
+
+    Another one wins where its median round takes at least LEAST_GAIN less, as do its shortest rounds, and three rounds
+    of four are shorter: then the difference is more than noise, and not that of a busy machine.
+    Where this process had a processor for less than ATTENDED of the time (`attended`), times say who else was at work:
+    nothing is chosen. `of_samples("x", {"mkl": [10.0] * 8, "onednn": [5.0] * 8}).winner` is onednn.
+    """
+    holder, *others = samples
+    if attended < ATTENDED:
+        why = f"{BUSY}: this process had a processor for {attended:.0%} of the time"
+        return Winner(key=key, winner=holder, by="default", why=why)
+    ratios = {name: _ratios(samples[name], samples[holder]) for name in others}
+    shortest = {name: _quantiles(us, 10)[0] for name, us in samples.items()}
+    faster = {
+        name: median(r)
+        for name, r in ratios.items()
+        if _is_faster(r) and shortest[name] <= (1 - LEAST_GAIN) * shortest[holder]
+    }
+    winner = min(faster, key=faster.__getitem__, default=holder)
+    times = {name: median(us) for name, us in samples.items()}
+    found = Winner(key=key, winner=winner, by="measured", times_us=times, rounds=len(samples[holder]))
+    if found.rival is None:
+        return found
+    low, _, high = _quantiles(_ratios(samples[found.rival], samples[winner]), 4)
+    return Winner(
+        key=key, winner=winner, by="measured", times_us=times, rounds=found.rounds, gain=(round(low, 4), round(high, 4))
+    )
+
+
+def _ratios(one: Sequence[float], other: Sequence[float]) -> list[float]:
+    return [a / b for a, b in zip(one, other, strict=True)]
+
+
+def _is_faster(ratios: Sequence[float]) -> bool:
+    return median(ratios) <= 1 - LEAST_GAIN and _quantiles(ratios, 4)[2] < 1
+
+
+def _quantiles(values: Sequence[float], parts: int) -> list[float]:
+    """None of them beyond what was seen."""
+    return quantiles(values, n=parts, method="inclusive")
+
 
 SHOWN = 3
 """Operators that a line of text names; the report has all."""
@@ -215,3 +344,54 @@ class DryRun:
     @property
     def rejections(self) -> tuple[Adaptation, ...]:
         return tuple(one for one in self.adaptations if one.rejected is not None)
+
+
+MOST_NODES = 10_000
+"""Nodes of a table; those that come later in running order are counted and left out."""
+MOST_EDGES = 50_000
+"""Inputs of all nodes of a table together."""
+MOST_CHARACTERS = 200
+"""Of a text."""
+
+
+@frozen(kw_only=True)
+class NodeTable:
+    """The nodes in running order: parallel tuples, in which a number names a node by its place, or a text of `texts`.
+
+    What only orders (scopes, records, waits) is no node: it is `streams` and `events`. A table has at most MOST_NODES
+    nodes, MOST_EDGES inputs and texts of MOST_CHARACTERS, which bounds its JSON: 60 bytes a node as measured.
+    """
+
+    names: tuple[str, ...]
+    operators: tuple[int, ...]
+    """Texts: `aten.mm.default`; `input`, `constant` or `output`."""
+    values: tuple[int, ...]
+    """Texts: `f32[16, 4]`; '' where nothing is known."""
+    sources: tuple[int, ...]
+    """Texts: `model.py:12: y = x @ w`, the line of the model; '' where torch kept none."""
+    streams: tuple[int, ...]
+    """Texts: the stream's name; '' of what runs on none."""
+    inputs: tuple[tuple[int, ...], ...]
+    """Nodes that each one reads, each once; all come before it."""
+    events: tuple[tuple[int, int], ...] = ()
+    """(recorder, waiter): nodes on two streams."""
+    alive: tuple[int, ...] = ()
+    """Bytes of intermediate results alive while each node runs, one node after the other in this order; what the graph
+    reads and returns is not counted. Symbols count with their hints."""
+    texts: tuple[str, ...] = ("",)
+    """Each text once."""
+    left_out: int = 0
+    """Nodes beyond MOST_NODES."""
+
+    def text(self, column: tuple[int, ...], node: int) -> str:
+        """`table.text(table.operators, 3)` is `aten.mm.default`."""
+        return self.texts[column[node]]
+
+
+@frozen(kw_only=True)
+class GraphDrawing:
+    """One graph."""
+
+    before: NodeTable
+    after: NodeTable | None = None
+    """None where the passes left the graph as it was."""

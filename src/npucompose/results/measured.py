@@ -269,3 +269,123 @@ class MemoryFacts:
         """What the recordings do take: `shared_pool_bytes` where that is less than what they would take apart."""
         together, apart = self.shared_pool_bytes, self.pool_bytes
         return apart if apart is None or together is None else min(together, apart)
+
+
+Way = Literal["replay", "compiled", "inductor", "eager"]
+"""Handles of the recordings, calls through torch.compile with npucompose, torch.compile with Inductor, the model."""
+OURS: tuple[Way, ...] = ("replay", "compiled")
+
+
+@frozen(kw_only=True)
+class GenerationTime:
+    """One way to run the steps, in the same greedy loop as the others."""
+
+    way: Way
+    passed: bool
+    """Its tokens are eager's. What has others is not timed."""
+    problem: str | None = None
+    """What could not be done, or where the tokens differ."""
+    compile_s: float | None = None
+    """Until the first tokens were there, all compiling included."""
+    first: TimeSamples | None = None
+    """Time to the first token: the prompt is read."""
+    rest: TimeSamples | None = None
+    """Time of all tokens after the first, of one generation each."""
+    per_token_us: float | None = None
+    """The median of `rest`, by its number of steps."""
+    tokens_per_s: float | None = None
+    """Tokens of all prompts by the medians of `first` and `rest` together."""
+    speedup: float | None = None
+    """Its tokens per second by eager's."""
+
+
+@frozen(kw_only=True)
+class GenerationPoint:
+    """One size: prompts and their length."""
+
+    batch: int
+    prompt: int
+    new_tokens: int
+    distinct: int
+    """Different tokens among those of the first prompt: of one token said again and again little is proven."""
+    cache_bytes: int
+    """Keys and values of one way; each has a cache of its own."""
+    pool_bytes: int | None = None
+    """What the recordings of prefill and decode take for intermediate results; None where nothing is recorded."""
+    ways: tuple[GenerationTime, ...]
+    """Eager last."""
+
+    @property
+    def best(self) -> GenerationTime:
+        """Ours: handles where there are some, else through torch.compile; eager where nothing is compiled."""
+        timed = {one.way: one for one in self.ways if one.first is not None}
+        return next((timed[way] for way in (*OURS, "eager") if way in timed), self.ways[-1])
+
+
+@frozen(kw_only=True)
+class GenerateFacts:
+    weights_bytes: int
+    peak_rss_bytes: int
+    """Of the process, all ways together."""
+    points: tuple[GenerationPoint, ...]
+
+
+Garbage = Literal["noise", "nan", "huge"]
+"""What the rows beyond the real ones hold: other values of the same input; NaN, and the largest finite numbers of the
+type with either sign, where the input holds floating-point numbers (noise elsewhere)."""
+
+
+@frozen(kw_only=True)
+class PaddingCheck:
+    """One way of calling the model with one kind of garbage, compared bit for bit in the real rows."""
+
+    way: Literal["eager", "compiled"]
+    garbage: Garbage
+    changed: tuple[str, ...] = ()
+    """Results whose real rows changed: `result[0]: 3 of 8 rows`."""
+
+    @property
+    def passed(self) -> bool:
+        return not self.changed
+
+
+@frozen(kw_only=True)
+class PaddingReader:
+    """The operator by which padding first gets into real rows: with those as they were, results are right."""
+
+    operator: str
+    """`aten.mean.dim`."""
+    source: str | None = None
+    """The line of the model that called it."""
+    garbage: Garbage
+
+    @property
+    def words(self) -> str:
+        return f"{self.operator}{f' at {self.source}' if self.source else ''} ({self.garbage})"
+
+
+@frozen(kw_only=True)
+class PaddingFacts:
+    rows: int
+    """Of the inputs that were padded, in their first dimension."""
+    real: int
+    inputs: tuple[str, ...]
+    checks: tuple[PaddingCheck, ...]
+    readers: tuple[PaddingReader, ...] = ()
+    """In the model's own code, eager; empty where only the compiled model reads padding."""
+
+    @property
+    def passed(self) -> bool:
+        return all(check.passed for check in self.checks)
+
+    @property
+    def words(self) -> str:
+        """`padding of 4 of 8 rows is not read (eager, compiled; noise, nan, huge)`, or who reads it."""
+        if self.passed:
+            ways = ", ".join(dict.fromkeys(check.way for check in self.checks))
+            kinds = ", ".join(dict.fromkeys(check.garbage for check in self.checks))
+            return f"padding of {self.rows - self.real} of {self.rows} rows is not read ({ways}; {kinds})"
+        failed = [check for check in self.checks if not check.passed]
+        if self.readers:
+            return f"padding is read by {', '.join(one.words for one in self.readers)}"
+        return "padding is read: " + "; ".join(f"{c.way}, {c.garbage}: {c.changed[0]}" for c in failed)

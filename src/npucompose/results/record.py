@@ -15,22 +15,20 @@ from npucompose.npu.capture.records import CaptureLegality
 from npucompose.npu.static_graph.records import SinkingFacts
 from npucompose.npu.torchair.records import NpuFacts
 from npucompose.results.effective import Effective
-from npucompose.results.generation import GenerateFacts
-from npucompose.results.graphs import Outside, Partition, PassFacts
+from npucompose.results.graphs import Outside, Partition, PassFacts, Winner
 from npucompose.results.measured import (
     AblationFacts,
     CallStatistics,
     Candidate,
+    GenerateFacts,
     MemoryFacts,
     ModeFacts,
     Numerics,
     Overwrites,
+    PaddingFacts,
     TimeSamples,
 )
-from npucompose.results.padding import PaddingFacts
-from npucompose.results.streams import Fallback, ProfileUse, TrialVerdict
-from npucompose.results.winners import Winner
-from npucompose.schema.streams import CostSource
+from npucompose.results.streams import StreamFacts
 from npucompose.table.structure import facts_of, of_facts
 from npucompose.version import __version__
 
@@ -91,58 +89,6 @@ class GraphFacts:
     """Its runs in one call of the model, where each overwrites the results of the one before; else None."""
     winners: tuple[Winner, ...] = ()
     """Who computes what could be computed in several ways, and what was measured of each."""
-
-
-@frozen(kw_only=True)
-class StreamFacts:
-    """The stream plan of a run."""
-
-    streams: int
-    events: int
-    nodes: Mapping[str, str] = field(factory=dict[str, str])
-    validated: bool = False
-    applied: bool = True
-    why: str = ""
-    """Why it was applied, or was not."""
-    device: str | None = None
-    """The device model that the prediction is for; a prediction compares plans and is no measurement."""
-    cost: CostSource | None = None
-    predicted_us: float | None = None
-    serial_us: float | None = None
-    gain_interval: tuple[float, float] | None = None
-    """[low, high] of the share of `serial_us` that is predicted to be saved; None where nobody knows how far times may
-    be off."""
-    intra_op_threads: int | None = None
-    """Threads that a kernel on one stream may take, torch's; a kernel of a stream beside others has one."""
-    profile: ProfileUse | None = None
-    """Rows of an NPU's profile that the prediction is made of (`streams.profile`)."""
-    critical_us: float | None = None
-    busy: Mapping[str, float] = field(factory=dict[str, float])
-    """{stream: share of predicted_us in which it works}."""
-    peak_bytes: int | None = None
-    """Predicted: the most bytes of intermediate results that may be alive at once, however long each kernel takes."""
-    serial_peak_bytes: int | None = None
-    """The same on one stream."""
-    pool_bytes: int | None = None
-    """What the recordings of the plan do take for them; None where nobody places memory."""
-    one_stream_pool_bytes: int | None = None
-    """What the same recordings would take on one stream."""
-    trials: tuple[TrialVerdict, ...] = ()
-    """What was found of each recording where the plan was tried at capture: the times of the plan and of one stream."""
-    threads: int | None = None
-    """Threads on which the streams were executed, the calling one included; None where the target does not say."""
-    why_threads: str = ""
-    """Why there was but one."""
-    fallback: Fallback | None = None
-    """Where streams took longer than one stream and were left for it; None where that did not happen."""
-    measured_us: float | None = None
-    """Of a replay on these threads, on a clock that looks at every kernel; several graphs' are added."""
-    measured_serial_us: float | None = None
-    """Of the same kernels on one thread."""
-
-    prediction_error: float | None = None
-    """By how much `predicted_us` is off, as a share of `measured_us`; None below a millisecond, where looking at the
-    clock takes part of the time, and where not every graph was measured."""
 
 
 @frozen(kw_only=True)

@@ -294,3 +294,55 @@ def _decided(
 ) -> Decision:
     predict = (lambda: predicted) if predicted else None
     return Decision(applied=applied, why=why, validated=validated, trial=trial, max_memory=max_memory, predict=predict)
+
+
+@frozen(kw_only=True)
+class StreamFacts:
+    """The stream plan of a run."""
+
+    streams: int
+    events: int
+    nodes: Mapping[str, str] = field(factory=dict[str, str])
+    validated: bool = False
+    applied: bool = True
+    why: str = ""
+    """Why it was applied, or was not."""
+    device: str | None = None
+    """The device model that the prediction is for; a prediction compares plans and is no measurement."""
+    cost: CostSource | None = None
+    predicted_us: float | None = None
+    serial_us: float | None = None
+    gain_interval: tuple[float, float] | None = None
+    """[low, high] of the share of `serial_us` that is predicted to be saved; None where nobody knows how far times may
+    be off."""
+    intra_op_threads: int | None = None
+    """Threads that a kernel on one stream may take, torch's; a kernel of a stream beside others has one."""
+    profile: ProfileUse | None = None
+    """Rows of an NPU's profile that the prediction is made of (`streams.profile`)."""
+    critical_us: float | None = None
+    busy: Mapping[str, float] = field(factory=dict[str, float])
+    """{stream: share of predicted_us in which it works}."""
+    peak_bytes: int | None = None
+    """Predicted: the most bytes of intermediate results that may be alive at once, however long each kernel takes."""
+    serial_peak_bytes: int | None = None
+    """The same on one stream."""
+    pool_bytes: int | None = None
+    """What the recordings of the plan do take for them; None where nobody places memory."""
+    one_stream_pool_bytes: int | None = None
+    """What the same recordings would take on one stream."""
+    trials: tuple[TrialVerdict, ...] = ()
+    """What was found of each recording where the plan was tried at capture: the times of the plan and of one stream."""
+    threads: int | None = None
+    """Threads on which the streams were executed, the calling one included; None where the target does not say."""
+    why_threads: str = ""
+    """Why there was but one."""
+    fallback: Fallback | None = None
+    """Where streams took longer than one stream and were left for it; None where that did not happen."""
+    measured_us: float | None = None
+    """Of a replay on these threads, on a clock that looks at every kernel; several graphs' are added."""
+    measured_serial_us: float | None = None
+    """Of the same kernels on one thread."""
+
+    prediction_error: float | None = None
+    """By how much `predicted_us` is off, as a share of `measured_us`; None below a millisecond, where looking at the
+    clock takes part of the time, and where not every graph was measured."""

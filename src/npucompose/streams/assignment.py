@@ -15,9 +15,7 @@ from npucompose.schema.streams import DEFAULT_GE_POLICY, Objective
 from npucompose.streams import dag
 from npucompose.streams.simulate import Work
 from npucompose.streams.strategies.chains import Chains, Shape, fewest_streams, fewest_syncs, laid_on
-from npucompose.streams.strategies.clusters import by_critical_path
-from npucompose.streams.strategies.dispatch import Policy, backward_and_forward, dispatch
-from npucompose.streams.strategies.exact import fastest
+from npucompose.streams.strategies.dispatch import Policy, dispatch
 from npucompose.streams.strategies.ge import cube_and_vector, load_balance, main_stream
 from npucompose.streams.strategies.instance import Assignment, Instance, TimedPlan
 from npucompose.streams.strategies.list_schedule import by_urgency
@@ -25,54 +23,17 @@ from npucompose.streams.strategies.relocation import relocated
 
 Strategy = Callable[[Instance, TimedPlan], Assignment]
 """A plan of the kernels; the one with the fewest events that is known is given too."""
-
-
-def _dispatched(policy: Policy) -> Strategy:
-    return lambda instance, fewest: dispatch(instance, policy)
-
-
-def _both_ways(policy: Policy) -> Strategy:
-    return lambda instance, fewest: backward_and_forward(instance, policy)
-
-
-def _on_critical_paths(policy: Policy) -> Strategy:
-    return lambda instance, fewest: dispatch(instance, policy, by_critical_path(instance))
-
-
-def _on_half_the_streams(strategy: Strategy) -> Strategy:
-    return lambda instance, fewest: strategy(attrs.evolve(instance, streams=instance.streams // 2), fewest)
-
-
-def _on_two_streams(strategy: Strategy) -> Strategy:
-    return lambda instance, fewest: strategy(attrs.evolve(instance, streams=2), fewest)
-
-
-def _on_the_same_streams(policy: Policy) -> Strategy:
-    return lambda instance, fewest: dispatch(instance, policy, fewest.streams)
-
-
 STRATEGIES: Sequence[Strategy] = (
-    _dispatched(Policy(overbooking=0.5, feeding=3.0)),
-    _on_the_same_streams(Policy(overbooking=2.0, feeding=3.0)),
-    _dispatched(Policy(overbooking=2.0, feeding=1.0)),
-    _dispatched(Policy(overbooking=0.5, feeding=10.0)),
-    _on_the_same_streams(Policy(overbooking=2.0, feeding=10.0)),
-    _dispatched(Policy(overbooking=2.0, feeding=3.0, event=3.0)),
-    _dispatched(Policy(overbooking=0.5, event=3.0)),
-    _both_ways(Policy(overbooking=2.0)),
-    _dispatched(Policy(overbooking=2.0, most_booked=1.34)),
-    _both_ways(Policy(overbooking=2.0, most_booked=1.34)),
-    _on_critical_paths(Policy(overbooking=2.0, feeding=3.0)),
+    lambda instance, fewest: dispatch(instance, Policy(overbooking=0.5, feeding=10.0)),
+    lambda instance, fewest: dispatch(instance, Policy(overbooking=2.0, feeding=10.0), fewest.streams),
+    lambda instance, fewest: dispatch(instance, Policy(overbooking=2.0, most_booked=1.34)),
 )
 """What is tried for `makespan` and `time` beside the list schedule and the chains, the most promising first: that is
 all that a very large graph gets."""
-
-ON_FEWER: Sequence[Strategy] = (
-    _on_two_streams(_dispatched(Policy(overbooking=0.5, feeding=3.0))),
-    _on_half_the_streams(_both_ways(Policy(overbooking=2.0))),
+ON_TWO: Strategy = lambda instance, fewest: dispatch(  # noqa: E731
+    attrs.evolve(instance, streams=2), Policy(overbooking=0.5, feeding=3.0)
 )
 """What is tried then where there are more than two streams: more streams can take longer."""
-
 EFFORT = 20_000
 """So many kernels are dispatched at most, over all strategies."""
 MATCHED = 4_000
@@ -119,17 +80,10 @@ def _improved(every: Sequence[TimedPlan], instance: Instance, most: float) -> li
     found = [plan for plan in every if len(plan.events) <= most]
     best = min(found, key=lambda plan: plan.rank)
     if best.simulation.makespan > CLOSE * instance.least and not instance.communicates:
-        best = _fastest(instance, found, most)
+        best = relocated(instance, found, most)
     handed = sorted(found, key=lambda plan: plan.rank)
     several = [plan for plan in handed if any(plan.streams)]
     return [instance.with_fewer_events(best), *dict.fromkeys((*handed[:KEPT], *several[:1]))]
-
-
-def _fastest(instance: Instance, found: Sequence[TimedPlan], most: float) -> TimedPlan:
-    """The best plan that a local search reaches; of a small graph the best of all, with few events for its time."""
-    reached = relocated(instance, found, most)
-    best = fastest(instance, reached, most)
-    return best if best is reached else relocated(instance, [best], most)
 
 
 def _tried(known: Sequence[TimedPlan], basic: TimedPlan, instance: Instance) -> list[TimedPlan]:
@@ -137,7 +91,7 @@ def _tried(known: Sequence[TimedPlan], basic: TimedPlan, instance: Instance) -> 
     fewest = min(known, key=lambda plan: len(plan.events))
     found: list[TimedPlan] = []
     enough, count = CLOSE * instance.least, len(instance.work)
-    for number, strategy in enumerate((*STRATEGIES, *(ON_FEWER if instance.streams > 2 else ())), 1):
+    for number, strategy in enumerate((*STRATEGIES, *((ON_TWO,) if instance.streams > 2 else ())), 1):
         done = min([plan.simulation.makespan for plan in (basic, *found)]) <= enough
         if done or (number > 1 and number * count > EFFORT):
             break

@@ -1,18 +1,24 @@
-"""How long kernels take by the table of times of this machine, which knows operators' families and sizes.
+"""How long kernels take by a table: of this machine's times, or of an NPU's profile, whose entries are named.
 
-A kernel's family and size are read off it in one way, when the table is made and when a graph is looked up in it.
+What a kernel's time depends on, its family and one size, is read off a node of a graph and off a row of a profile in
+one way, when the table is made and when a graph is looked up in it. The size is in bytes: what is moved, or for a
+matrix product of an NPU, where that is more, its operations divided by how many the device does while it moves one.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
-from attrs import frozen
+from attrs import evolve, frozen
 from torch import fx
 
+from npucompose.results.streams import ProfileUse
 from npucompose.schema.cost_table import CostTable, Estimate
-from npucompose.streams.cost import ResultSizes, flops_of, name_of, rows_of
+from npucompose.schema.profile_table import ProfileEstimate, ProfileTable
+from npucompose.streams.cost import ResultSizes, flops_of, name_of, roofline, rows_of
 from npucompose.streams.simulate import Work
+from npucompose.vendor.devices import DeviceModel
 
 _OPERATORS: Mapping[str, str] = {
     "normalisation": """
@@ -82,19 +88,21 @@ MODEL_DOUBT = 0.15
 
 
 @frozen
-class Calibrated:
+class Tabled:
     """The work of a graph's kernels, and by which share its time may be longer than they say."""
 
     work: tuple[Work, ...]
     spread: float
+    use: ProfileUse | None = None
+    """Of a profile: its files, and which of its rows were used."""
 
 
-def calibrated(kernels: Sequence[fx.Node], table: CostTable, sizes: ResultSizes) -> Calibrated:
+def calibrated(kernels: Sequence[fx.Node], table: CostTable, sizes: ResultSizes) -> Tabled:
     """By the table: one thread for a kernel of a stream, all of torch's threads where kernels run one by one."""
     found = [_estimate(kernel, table, sizes) for kernel in kernels]
     whole = sum(one.one_us for one in found)
     doubt = sum(one.one_us * one.doubt for one in found) / whole if whole else 0.0
-    return Calibrated(
+    return Tabled(
         work=tuple(Work(us=one.one_us, in_a_row_us=one.all_us, vector=1) for one in found),
         spread=max(doubt, MODEL_DOUBT),
     )
@@ -106,3 +114,117 @@ def _estimate(kernel: fx.Node, table: CostTable, sizes: ResultSizes) -> Estimate
         return Estimate(0.0, 0.0, 0.0)
     found = [one for one in estimates if one is not None]
     return max(found, key=lambda one: one.one_us) if found else Estimate(0.0, 0.0, 0.0)
+
+
+PRODUCTS = ("mm", "bmm", "npu_quant_matmul", "npu_weight_quant_batchmatmul")
+SAME_KERNEL = {
+    "addmm": "mm", "mv": "mm", "addmv": "mm", "baddbmm": "bmm", "_int_mm": "npu_quant_matmul",
+    "_scaled_mm": "npu_quant_matmul", "square": "mul", "rsub": "sub", "mul_": "mul", "add_": "add", "sub_": "sub",
+    "div_": "div", "relu_": "relu", "copy_": "copy", "fill_": "fill", "zero_": "zeros_like", "zeros": "zeros_like",
+    "ones": "ones_like",
+}  # fmt: skip
+"""{operator of torch: the one whose kernel computes it, too}."""
+UNMAPPED = "of its own"
+"""The family of kernels that no operator of torch is known for."""
+
+
+def of_node(kernel: fx.Node, sizes: ResultSizes, flops_per_byte: float) -> Feature:
+    name = name_of(kernel)
+    operator = SAME_KERNEL.get(name, name)
+    reads = [sizes[source][1] for source in kernel.all_input_nodes]
+    elements, made = sizes[kernel]
+    if operator in PRODUCTS:
+        flops = flops_of(kernel, elements) or 0.0
+        return Feature("product", operator, max(sum(reads) + made, flops / flops_per_byte))
+    family = family_of(operator)
+    return Feature(family, operator, _moved(family, reads, made))
+
+
+def of_row(operator: str | None, type: str, reads: Sequence[float], made: float, flops: float) -> Feature:
+    """`flops` are operations divided by `flops_per_byte`; `operator` None: a type that no operator is known for."""
+    if operator is None:
+        return Feature(UNMAPPED, type, max(sum(reads) + made, 1.0))
+    if operator in PRODUCTS:
+        return Feature("product", operator, max(sum(reads) + made, flops, 1.0))
+    family = family_of(operator)
+    return Feature(family, operator, _moved(family, reads, made))
+
+
+def family_of(operator: str) -> str:
+    """`family_of("gelu")` is "transcendental"."""
+    if "attention" in operator:
+        return "attention"
+    return "convolution" if "convolution" in operator else FAMILY.get(operator, "pointwise")
+
+
+def _moved(family: str, reads: Sequence[float], made: float) -> float:
+    """Bytes that decide: of a table that is looked up only what is found, of what is updated only what is written."""
+    if family == "gather":
+        return max(2 * made, 1.0)
+    if family == "update" and len(reads) > 1:
+        return max(sum(reads[1:]), 1.0)
+    return max(sum(reads) + made, 1.0)
+
+
+def product_flops(left: Sequence[int], right: Sequence[int], made: Sequence[int]) -> float:
+    """Operations of a matrix product, however its operands lie in memory: the product of their sizes and the result's
+    is the square of rows x columns x depth. `product_flops((2, 3), (4, 3), (2, 4))` is 48; an empty product has none.
+    """
+    batch = math.prod(made[:-2]) if len(right) > 2 and len(made) > 2 else 1
+    a, b, c = (math.prod(shape) for shape in (left, right, made))
+    return 2.0 * math.sqrt(float(a) * float(b) * float(c) / batch) if batch else 0.0
+
+
+def profiled(kernels: Sequence[fx.Node], table: ProfileTable, model: DeviceModel, sizes: ResultSizes) -> Tabled:
+    """A profiled kernel keeps the cores that its shapes say, and takes the launch and the time of the table; one of
+    whose family the table has nothing takes what the roofline says, and counts as sure as the others."""
+    work: list[Work] = []
+    entries: dict[str, int] = {}
+    whole = doubt = 0.0
+    found = 0
+    for kernel, shaped in zip(kernels, roofline(kernels, model, sizes), strict=True):
+        feature = of_node(kernel, sizes, table.flops_per_byte)
+        guess = table.estimate(feature.family, feature.operator, feature.size)
+        if guess is None:
+            work.append(shaped)
+            continue
+        found += 1
+        work.append(_timed(shaped, guess, model))
+        entries.update(_entries(table, feature.family, guess))
+        whole += guess.middle_us
+        doubt += guess.high_us - guess.middle_us
+    use = ProfileUse(
+        files=table.files,
+        soc=table.soc,
+        cann=table.cann,
+        digest=table.digest,
+        kernels=found,
+        by_shapes=len(kernels) - found,
+        rows=sum(entries.values()),
+        entries=entries,
+    )
+    return Tabled(tuple(work), max(doubt / whole if whole else 0.0, MODEL_DOUBT), use)
+
+
+def _timed(shaped: Work, guess: ProfileEstimate, model: DeviceModel) -> Work:
+    """A profile's duration is the kernel's alone; the launch lies between two of them. Arithmetic and memory are in the
+    proportion of the roofline."""
+    us = model.launch_us + guess.middle_us
+    busy = shaped.us - shaped.fixed_us
+    scale = guess.middle_us / busy if busy > 0 else 0.0
+    divided = guess.middle_us if shaped.divided_us is None else shaped.divided_us * scale
+    return evolve(
+        shaped,
+        us=us,
+        in_a_row_us=None,
+        fixed_us=model.launch_us,
+        divided_us=divided,
+        bandwidth=min(shaped.bandwidth * shaped.us * scale / us, 1.0),
+    )
+
+
+def _entries(table: ProfileTable, family: str, guess: ProfileEstimate) -> dict[str, int]:
+    """{`mm at 4194304 bytes`: rows of the profile}."""
+    known = table.families[family]
+    rows = {(name, entry.size): entry.rows for name, entries in known.items() for entry in entries}
+    return {f"{name} at {size:.0f} bytes": rows[name, size] for name, size in guess.samples}

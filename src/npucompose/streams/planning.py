@@ -22,16 +22,14 @@ from npucompose.schema.sizes import as_bytes
 from npucompose.schema.streams import DEFAULT_STREAM, Cores, Streams
 from npucompose.streams import explicit
 from npucompose.streams.assignment import candidates, plans
-from npucompose.streams.bounded import bounded, check_bound, is_over
-from npucompose.streams.contention import settled
 from npucompose.streams.emit import emit, strip
 from npucompose.streams.execute import find_races
-from npucompose.streams.lifetime import keep_alive
+from npucompose.streams.limits import bounded, check_bound, is_over, settled
 from npucompose.streams.predicted import predicted
 from npucompose.streams.problem import Problem, ScheduledPlan, schedule
 from npucompose.streams.ranks import agree
 from npucompose.streams.timing import issued_before
-from npucompose.streams.validation import check_streams, validate
+from npucompose.streams.validation import check_streams, keep_alive, validate
 
 
 @frozen(kw_only=True, eq=False)

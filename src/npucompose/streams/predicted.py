@@ -49,7 +49,7 @@ def _prediction(plan: ScheduledPlan, stream_names: Sequence[str]) -> Prediction:
         peak_bytes=plan.footprint.nbytes,
         serial_peak_bytes=problem.one_stream.nbytes,
         spread=problem.spread,
-        profile=None if problem.profiled is None else problem.profiled.use,
+        profile=None if problem.tabled is None else problem.tabled.use,
         intra_op_threads=None if all(item.in_a_row_us is None for item in problem.work) else problem.threads,
     )
 

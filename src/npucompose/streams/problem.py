@@ -21,12 +21,10 @@ from npucompose.schema.cost_table import CostTable
 from npucompose.schema.profile_table import ProfileTable
 from npucompose.schema.streams import Cores, CostSource, Streams
 from npucompose.streams import dag, explicit, gangs
-from npucompose.streams.calibrated import Calibrated, calibrated
-from npucompose.streams.cost import ResultSizes, clocked, elements_of, measured, roofline, work_of
+from npucompose.streams.calibrated import Tabled, calibrated, profiled
+from npucompose.streams.cost import ResultSizes, clocked, elements_of, measured, on_link, roofline, work_of
 from npucompose.streams.events import fewest_events, in_runs
-from npucompose.streams.link import on_link
 from npucompose.streams.memory import Footprint, Life, footprint
-from npucompose.streams.profiled import Profiled, profiled
 from npucompose.streams.simulate import Work, simulate
 from npucompose.streams.strategies.instance import Instance, TimedPlan
 from npucompose.vendor.devices import DeviceModel
@@ -154,10 +152,8 @@ class Problem:
 
     @property
     def _alone(self) -> list[Work]:
-        if self._calibrated is not None:
-            return list(self._calibrated.work)
-        if self.profiled is not None:
-            return list(self.profiled.work)
+        if self.tabled is not None:
+            return list(self.tabled.work)
         if self.cost == "roofline":
             return roofline(self.kernels, self.model, self.sizes)
         if self.wanted.cost == "none":
@@ -184,18 +180,16 @@ class Problem:
         return "roofline" if self.wanted.cost == "calibrated" and self.table is None else self.wanted.cost
 
     @cached_property
-    def _calibrated(self) -> Calibrated | None:
-        return None if self.table is None else calibrated(self.kernels, self.table, self.sizes)
-
-    @cached_property
-    def profiled(self) -> Profiled | None:
-        """Where the kernels' times come from a profile."""
+    def tabled(self) -> Tabled | None:
+        """Where the kernels' times come from a table of this machine, or from a profile."""
+        if self.table is not None:
+            return calibrated(self.kernels, self.table, self.sizes)
         return None if self.profile is None else profiled(self.kernels, self.profile, self.model, self.sizes)
 
     @property
     def spread(self) -> float | None:
         """By which share the kernels' times may be longer than `work` has them; None where nobody knows."""
-        known = self.clocked or self._calibrated or self.profiled
+        known = self.clocked or self.tabled
         return None if known is None else known.spread
 
     def instance(self, streams: int) -> Instance:

@@ -16,7 +16,6 @@ import heapq
 import math
 from collections import deque
 from collections.abc import Sequence
-from copy import copy
 from math import inf, nan
 from typing import Literal
 
@@ -183,12 +182,6 @@ class SharedDevice:
         # Whether some kernel runs slower than with the device to itself.
         self._shared = False
         self._issued: deque[int] = deque()
-
-    def copy(self) -> SharedDevice:
-        """The same moment once more, to go on from in another way."""
-        other = copy(self)
-        other.load, other.running, other._issued = copy(self.load), dict(self.running), deque(self._issued)
-        return other
 
     @property
     def issued(self) -> Sequence[int]:

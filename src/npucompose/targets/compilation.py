@@ -15,9 +15,8 @@ from npucompose.graphs.inherited import PATTERNS, Inherited, seen_in
 from npucompose.npu.capture.counts import CaptureCounts, CaptureWay, counts_of
 from npucompose.npu.static_graph.records import Failure
 from npucompose.recorder import Partitioned
-from npucompose.results.graphs import Outside, Partition, PassRecord
+from npucompose.results.graphs import Outside, Partition, PassRecord, Winner
 from npucompose.results.streams import Decision, StreamAssignment
-from npucompose.results.winners import Winner
 from npucompose.streams import judged, plan_of
 
 if TYPE_CHECKING:

@@ -18,6 +18,7 @@ def test_options_were_set_on_known_versions_alone(
 ) -> None:
     monkeypatch.setattr(option_trees, "live_tree", lambda tree: tuple(genuine_tree("2.13.0").values()))
     monkeypatch.setattr(option_trees, "learn", lambda version, leaves: None)
+    # private: a wheel like no other
     monkeypatch.setattr(option_trees, "_beside_the_reference", lambda version: "")
     monkeypatch.setattr(option_trees, "torch_wanted", lambda tree: "2.99.0")
     lines = list(option_trees.claims_on(tmp_path, version))
@@ -38,6 +39,7 @@ def test_a_tree_of_a_known_version_says_so_in_full(torch_npu_tree: Path) -> None
     [("2.6.0.post5", "a tree of its own"), ("2.9.0.post6", "the tree of 2.12.0"), ("2.14.0", "the tree of 2.13.0")],
 )
 def test_a_version_is_said_to_have_the_tree_of_the_newest_that_has_the_same(version: str, alike: str) -> None:
+    # private: what is said of an older wheel, without one
     assert option_trees._beside_the_reference(version).startswith(f"option tree: it is {alike}")
 
 

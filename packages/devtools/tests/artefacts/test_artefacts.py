@@ -16,12 +16,12 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from targets.npu_offline.needs import offline
-from targets.npu_offline.needs import run as run_offline
 
 from npucompose.errors import ConfigError
 from npucompose.results.artefacts import FileFacts
 from npucompose_devtools.artefacts import FORMS, read
+from tests.npu.needs import offline
+from tests.npu.needs import run as run_offline
 from tests.searches import examples
 
 HERE = Path(__file__).parent

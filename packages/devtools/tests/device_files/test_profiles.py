@@ -19,7 +19,7 @@ from npucompose.cli import main
 from npucompose.errors import ConfigError
 from npucompose.results.artefacts import KernelTime, KernelTimes
 from npucompose.schema.profile_table import Interval, Line, ProfileTable, SizeTimes
-from npucompose.streams.features import product_flops
+from npucompose.streams.calibrated import product_flops
 from npucompose.vendor.devices import ATLAS_A2
 from npucompose_devtools.device_files import profiles
 from npucompose_devtools.device_files.kernels import operator_type, torch_operator

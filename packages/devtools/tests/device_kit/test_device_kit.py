@@ -18,13 +18,13 @@ from typing import Any
 import pytest
 import torch
 from nursery import command
-from targets.npu_offline.needs import offline
 
 from npucompose import api
 from npucompose.cli import main
 from npucompose.targets import TARGETS
 from npucompose_devtools.device_kit import _number, _written, about
 from npucompose_devtools.device_kit.kit_files import observe
+from tests.npu.needs import offline
 
 SIMULATED = Path(__file__).parents[4] / "tests" / "recipe" / "simulated"
 MODEL = """

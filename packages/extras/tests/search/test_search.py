@@ -25,8 +25,8 @@ from npucompose.experiment.sweep.plan import point_of
 from npucompose.experiment.sweep.run import PointLedger
 from npucompose.schema.sweep import Dimension
 from npucompose_extras.search.study import Space, written
+from tests.npu.needs import offline
 from tests.searches import examples
-from tests.targets.npu_offline.needs import offline
 
 COMPOSER = Composer()
 FOUND = ["search=optuna", "+search.objectives.p50_us=minimize", "+search.space.seed={low:1,high:2}"]

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import fx
 
-from npucompose.results.winners import FEWEST_ROUNDS, Winner
+from npucompose.results.graphs import FEWEST_ROUNDS, Winner
 from npucompose_replay.captured_graph import CapturedGraph
 from npucompose_replay.front import contest
 from npucompose_replay.front.contest import FUSED, UNFUSED, Contest, difference

@@ -24,8 +24,8 @@ from npucompose.schema.sizes import MemoryBound, as_bytes
 from npucompose.schema.streams import Match, PlanEntry, Streams
 from npucompose.streams import apply, decision_of, plan_of, validate
 from npucompose.streams.assignment import candidates
-from npucompose.streams.bounded import _pool, bounded, budget_of
 from npucompose.streams.events import fewest_events
+from npucompose.streams.limits import _pool, bounded, budget_of
 from npucompose.streams.memory import Life, _MemoryWalk, footprint, least_memory, placed, serialised
 from npucompose.streams.problem import Problem, ScheduledPlan, schedule
 from npucompose.vendor.devices import cpu

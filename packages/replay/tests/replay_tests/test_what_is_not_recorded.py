@@ -19,8 +19,8 @@ from npucompose_replay.gate import Refused
 from npucompose_replay.memory import arena
 from replay_tests.capturing import request
 from replay_tests.executor.streams_by_hand import needs_two_cores, on_two, planned
+from replay_tests.semantics.rows.other_results import formed, formed_and_written, frees
 from tests.graph_helpers import same, traced
-from tests.semantics.rows.other_results import formed, formed_and_written, frees
 
 pytestmark = pytest.mark.usefixtures("fresh_dynamo")
 LIBRARY = torch.library.Library("npucompose_not_recorded", "DEF")

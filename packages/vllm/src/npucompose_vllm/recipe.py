@@ -17,7 +17,7 @@ from npucompose.compose.check import Checked
 from npucompose.errors import ConfigError, unknown
 from npucompose.experiment.job import RESULT_PACKAGES, source_of, values_of
 from npucompose.machine import installed_version
-from npucompose.serving.recipe_file import read_checked, without_freezing
+from npucompose.serving.generate import read_checked, without_freezing
 from npucompose_vllm.options import VllmOptions
 
 KEY, STEPS = "npucompose", "npucompose_steps"

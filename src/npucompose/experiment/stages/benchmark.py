@@ -115,7 +115,7 @@ def check(experiment: Experiment, stages: Sequence[str]) -> None:
 
 def _profile(live: Session) -> ProfileFacts | None:
     """Profiled after everything is timed: a profiler slows calls down."""
-    from npucompose.measure.profile import profiled
+    from npucompose.measure.timing import profiled
 
     asked, folder = live.experiment.benchmark.profile, live.folders.profile
     if not asked.active or folder is None:

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from attrs import evolve, fields
 
 from npucompose.results.graphs import PassFacts
-from npucompose.results.record import GraphFacts, StreamFacts
-from npucompose.results.streams import ProfileUse, gain_interval
+from npucompose.results.record import GraphFacts
+from npucompose.results.streams import ProfileUse, StreamFacts, gain_interval
 from npucompose.table.structure import facts_of
 from npucompose.targets.vendor_compiled import device_facts, device_texts
 

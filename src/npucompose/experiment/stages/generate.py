@@ -12,8 +12,8 @@ from attrs import evolve, frozen
 from airflow_free.stage import Facts, Stage
 from npucompose.errors import ConfigError, NpuComposeError
 from npucompose.experiment.stages.benchmark import as_asked
-from npucompose.models.generation import Generation, GreedyLoop, Step
-from npucompose.results.generation import OURS, GenerateFacts, GenerationPoint, GenerationTime, Way
+from npucompose.models.base import Generation, GreedyLoop, Step
+from npucompose.results.measured import OURS, GenerateFacts, GenerationPoint, GenerationTime, Way
 from npucompose.schema.experiment import GENERATE
 from npucompose.table.modes import MODES
 from npucompose.table.structure import facts_of

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow_free.stage import Facts, Stage
 from npucompose.errors import ConfigError, listed
-from npucompose.results.padding import Garbage, PaddingCheck, PaddingFacts
+from npucompose.results.measured import Garbage, PaddingCheck, PaddingFacts
 from npucompose.table.structure import facts_of
 
 if TYPE_CHECKING:

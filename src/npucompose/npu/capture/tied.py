@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from attrs import evolve
 
 from npucompose.results.artefacts import CapturedGraph, CapturedKernel, FxListing, ListedNode, listed_nodes
-from npucompose.streams.features import SAME_KERNEL
+from npucompose.streams.calibrated import SAME_KERNEL
 
 
 def tied(graph: CapturedGraph, listings: tuple[FxListing, ...]) -> CapturedGraph:

@@ -32,34 +32,14 @@ class Policy:
     feeding: float = 0.0
     """Price of each microsecond until the kernel asks for the scarcest resource, as far as that lies idle: the short
     way to the machine that has most to do comes first, as in S. Johnson's rule for two machines, 1954."""
-    event: float = 0.0
-    """Price of each predecessor on another stream, in times of the device's event."""
 
 
-@frozen(kw_only=True)
-class Dispatched(Assignment):
-    """With the time at which each kernel ended."""
-
-    end: Sequence[float]
-
-
-def dispatch(
-    instance: Instance, policy: Policy, on: Sequence[int] | None = None, urgency: Sequence[float] | None = None
-) -> Dispatched:
+def dispatch(instance: Instance, policy: Policy, on: Sequence[int] | None = None) -> Assignment:
     """Kernels in the order in which they were started; with `on` each stays on that stream, and only order is chosen.
 
-    `urgency` is microseconds from the start of a kernel to the end of all, by default its heaviest path.
+    A kernel's urgency is its heaviest path to the end.
     """
-    return _Dispatch(instance, policy, on, urgency or instance.urgency).run()
-
-
-def backward_and_forward(instance: Instance, policy: Policy) -> Dispatched:
-    """Dispatched from the end first; how long before the end a kernel starts there is its urgency.
-
-    K. Li, R. Willis, "An iterative scheduling technique for resource-constrained project scheduling", 1992. The
-    heaviest path knows no queue for streams or cores; a schedule from the end does.
-    """
-    return dispatch(instance, policy, urgency=dispatch(instance.mirrored, policy).end[::-1])
+    return _Dispatch(instance, policy, on).run()
 
 
 Ranked = list[tuple[float, int]]
@@ -81,9 +61,9 @@ class _Ready:
 
 
 class _Dispatch:
-    def __init__(self, instance: Instance, policy: Policy, on: Sequence[int] | None, urgency: Sequence[float]) -> None:
+    def __init__(self, instance: Instance, policy: Policy, on: Sequence[int] | None) -> None:
         count, model = len(instance.work), instance.model
-        self.instance, self.policy, self.on, self.urgency = instance, policy, on, urgency
+        self.instance, self.policy, self.on, self.urgency = instance, policy, on, instance.urgency
         self.device, self.event_us = SharedDevice(instance.work, model), model.event_us
         self.missing = [
             len(sources) + len(item.awaits) for sources, item in zip(instance.before, instance.work, strict=True)
@@ -104,7 +84,7 @@ class _Dispatch:
         # When something that is ready can start that cannot now.
         self.soonest = inf
 
-    def run(self) -> Dispatched:
+    def run(self) -> Assignment:
         self._release(index for index, missing in enumerate(self.missing) if not missing)
         while len(self.order) < len(self.missing):
             found = self._best()
@@ -112,10 +92,7 @@ class _Dispatch:
                 self._wait()
             else:
                 self._start(*found)
-        self.soonest = inf
-        while self.device.running:
-            self._wait()
-        return Dispatched(streams=self.stream_of, ranked=self.order, end=self.end)
+        return Assignment(streams=self.stream_of, ranked=self.order)
 
     def _release(self, indices: Iterable[int]) -> None:
         """Kernels all of whose predecessors are done."""
@@ -160,16 +137,13 @@ class _Dispatch:
             held = booked > policy.most_booked and self.device.running
             if score <= least or held or not (wanted.link or load.admits(wanted)):
                 continue
-            placed = self._place(index, streams)
-            if placed is None:
-                continue
-            score -= policy.event * self.event_us * placed[0]
-            if score > least:
-                best = score, index, placed[-1]
+            stream = self._place(index, streams)
+            if stream is not None:
+                best = score, index, stream
         return best
 
-    def _place(self, index: int, streams: Sequence[int]) -> tuple[int, bool, int] | None:
-        """(predecessors on other streams, whether another kernel stands between, stream) of the best free stream."""
+    def _place(self, index: int, streams: Sequence[int]) -> int | None:
+        """The free stream that has the most predecessors, and one of them last."""
         now, sources = self.device.now, self.instance.before[index]
         best: tuple[int, bool, int] | None = None
         for stream in streams:
@@ -181,7 +155,7 @@ class _Dispatch:
             rank = away, self.tail[stream] not in sources, stream
             if best is None or rank < best:
                 best = rank
-        return best
+        return best and best[-1]
 
     def _start(self, index: int, stream: int) -> None:
         ready = self._ready_with(index)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cached_property
 
-import attrs
 from attrs import frozen
 
 from npucompose.streams import dag
@@ -118,17 +117,6 @@ class Instance:
         path = max(self.urgency, default=0.0)
         return max(path, sum(self.us) / self.streams, *self._taken.values())
 
-    @cached_property
-    def mirrored(self) -> Instance:
-        """The same kernels with all edges turned round: kernel i is number n - 1 - i, and streams are awake."""
-        last = len(self.work) - 1
-        return Instance(
-            then=[[last - source for source in sources] for sources in reversed(self.before)],
-            work=[_without_link(item) for item in self.work[::-1]],
-            streams=self.streams,
-            model=attrs.evolve(self.model, stream_us=0.0),
-        )
-
     def timed(self, found: Assignment) -> TimedPlan:
         """The plan of an assignment after `tidy`."""
         return self.realised(tidy(found, self))
@@ -186,11 +174,6 @@ class Instance:
         again = simulate(order, plan.streams, events, self.work, self.model)
         other = TimedPlan(streams=plan.streams, order=order, events=events, simulation=again)
         return min(plan, other, key=lambda one: one.rank)
-
-
-def _without_link(item: Work) -> Work:
-    """From the end on a collective comes after who awaits it, so it takes a stream like any other kernel."""
-    return attrs.evolve(item, link=False, awaits=()) if item.link or item.awaits else item
 
 
 def tidy(found: Assignment, instance: Instance) -> Assignment:

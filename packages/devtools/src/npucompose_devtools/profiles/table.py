@@ -13,7 +13,7 @@ from attrs import evolve, frozen
 from npucompose.errors import ConfigError
 from npucompose.results.artefacts import KernelTime
 from npucompose.schema.profile_table import COVERAGE, SAME_SIZE, Interval, Line, ProfileTable, SizeTimes
-from npucompose.streams.features import PRODUCTS, Feature, of_row, product_flops
+from npucompose.streams.calibrated import PRODUCTS, Feature, of_row, product_flops
 from npucompose.vendor.devices import DeviceModel
 
 UNKNOWN_WIDTH = 2

@@ -20,8 +20,7 @@ from transformers.integrations.moe import (  # pyright: ignore[reportMissingImpo
 )
 
 from npucompose.errors import ConfigError
-from npucompose.models.base import Built, Inputs, generator, inference
-from npucompose.models.generation import Generation
+from npucompose.models.base import Built, Generation, Inputs, generator, inference
 from npucompose.schema.experiment import Scenario
 from npucompose_extras.pretrained.small_configs import POSITIONS
 

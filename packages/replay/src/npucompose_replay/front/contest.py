@@ -21,8 +21,8 @@ from torch import fx
 from torch.utils._python_dispatch import _disable_current_modes
 
 from npucompose.machine import Attendance
+from npucompose.results.graphs import FEWEST_ROUNDS, Winner, of_samples
 from npucompose.results.measured import tolerance_of
-from npucompose.results.winners import FEWEST_ROUNDS, Winner, of_samples
 from npucompose_replay import gate
 from npucompose_replay.captured_graph import CapturedGraph, lie_at
 from npucompose_replay.executor.trial import copies_of_written, why_untriable

@@ -17,7 +17,7 @@ from torch._inductor import select_algorithm
 from torch._inductor.select_algorithm import ExternKernelCaller
 from torch._inductor.virtualized import V
 
-from npucompose.results.winners import ATTENDED, LEAST_GAIN, Winner
+from npucompose.results.graphs import ATTENDED, LEAST_GAIN, Winner
 from npucompose_replay.products.cold import ColdProducts
 from npucompose_replay.products.libraries import ATEN, MKL
 from npucompose_replay.products.linears import form_of

@@ -12,7 +12,7 @@ from torch.fx import Graph, GraphModule
 
 from npucompose.errors import NpuComposeError
 from npucompose.recorder import Lowered, LowerRequest
-from npucompose.results.winners import Winner
+from npucompose.results.graphs import Winner
 from npucompose_replay.executor import build
 from npucompose_replay.front.contest import FUSED, UNFUSED, Contest
 from npucompose_replay.front.generated_cache import GeneratedCache

@@ -20,7 +20,7 @@ from attrs import define
 from torch._inductor import config as inductor_config
 
 from npucompose.recorder import LowerRequest
-from npucompose.results.winners import Winner
+from npucompose.results.graphs import Winner
 from npucompose.table.structure import facts_of, of_facts
 from npucompose_replay.captured_graph import CapturedGraph
 from npucompose_replay.executor import build

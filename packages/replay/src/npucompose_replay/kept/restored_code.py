@@ -18,7 +18,7 @@ from torch._inductor.output_code import CompiledFxGraphConstants
 from torch._inductor.utils import BoxedBool
 
 from npucompose.graphs import Snapshot
-from npucompose.results.winners import Winner
+from npucompose.results.graphs import Winner
 from npucompose.table.structure import facts_of
 from npucompose.targets.compilation import Compilation
 from npucompose.targets.compilers import eager_at_hand

@@ -16,7 +16,7 @@ import torch
 from attrs import frozen
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
-from npucompose.results.winners import Winner, of_samples
+from npucompose.results.graphs import Winner, of_samples
 from npucompose.schema.recording import LinearLibrary
 from npucompose_replay.executor import build
 from npucompose_replay.products.libraries import ATEN, MKL, ONEDNN

@@ -8,7 +8,7 @@ from time import perf_counter_ns
 from typing import Any
 
 from npucompose.machine import Attendance
-from npucompose.results.winners import FEWEST_ROUNDS
+from npucompose.results.graphs import FEWEST_ROUNDS
 
 MOST_ROUNDS = 60
 """Rounds of a contest: as many as fit its time, at least FEWEST_ROUNDS and at most so many."""

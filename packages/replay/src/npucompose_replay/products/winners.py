@@ -18,7 +18,7 @@ from attrs import define, field
 from npucompose import private
 from npucompose.errors import CompileError, ConfigError, listed
 from npucompose.machine import cache_dir, installed_version, processor, thread_settings
-from npucompose.results.winners import Winner
+from npucompose.results.graphs import Winner
 from npucompose.schema.recording import LIMIT_MS, Measuring
 from npucompose.table.structure import facts_of, of_facts
 from npucompose.version import __version__

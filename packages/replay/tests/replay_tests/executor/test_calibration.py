@@ -7,6 +7,7 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import attrs
@@ -14,6 +15,7 @@ import pytest
 import torch
 
 from npucompose import machine
+from npucompose.cli import main
 from npucompose.errors import CaptureError
 from npucompose.graphs import Dependence
 from npucompose.machine import CACHE_VARIABLE
@@ -246,3 +248,21 @@ def test_what_is_measured_is_said_and_kept_where_there_is_something(
         assert calibration.calibrate() is made
     assert kept == [TABLE]
     assert f"npucompose: measuring kernels on {words} …" in capsys.readouterr().err
+
+
+def test_the_doctor_measures_kernels_only_where_it_is_asked_to(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from npucompose.report import doctor
+
+    measured: list[str] = []
+    monkeypatch.setattr(doctor, "diagnose", lambda store: SimpleNamespace(exit_status=0))
+    monkeypatch.setattr(doctor, "show", lambda found, as_json: None)
+    monkeypatch.setattr(calibration, "calibrate_again", lambda: measured.append("again") or measured)
+    assert main(["doctor"]) == 0
+    assert measured == []
+    assert main(["doctor", "--calibrate"]) == 0
+    assert measured == ["again"]
+    monkeypatch.setattr(calibration, "calibrate_again", list)
+    assert main(["doctor", "--calibrate"]) == 2
+    assert "native replayer" in capsys.readouterr().err

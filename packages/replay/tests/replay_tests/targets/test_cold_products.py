@@ -12,7 +12,7 @@ from torch import fx, nn
 from torch._inductor.ir import Pointwise
 from torch._inductor.runtime.benchmarking import Benchmarker
 
-from npucompose.results.winners import FEWEST_ROUNDS
+from npucompose.results.graphs import FEWEST_ROUNDS
 from npucompose_replay.products import cold as cold_products
 from npucompose_replay.products import timed_calls
 from npucompose_replay.products.cold import MOST_BYTES, ColdProducts, constants_of

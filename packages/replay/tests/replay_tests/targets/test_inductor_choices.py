@@ -14,7 +14,7 @@ from torch._inductor import select_algorithm
 from torch._inductor.virtualized import V
 
 import npucompose
-from npucompose.results.winners import ATTENDED, Winner
+from npucompose.results.graphs import ATTENDED, Winner
 from npucompose_replay.inductor import choices
 from npucompose_replay.inductor.choices import TEMPLATE, choosing
 from npucompose_replay.products.winners import Winners

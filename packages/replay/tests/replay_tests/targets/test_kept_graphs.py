@@ -19,7 +19,7 @@ from torch._subclasses import FakeTensorMode
 
 import npucompose
 from npucompose.bits import same_bytes
-from npucompose.results.winners import Winner
+from npucompose.results.graphs import Winner
 from npucompose_replay.captured_graph import CapturedGraph
 from npucompose_replay.inductor import through as inductor
 from npucompose_replay.kept import files as kept_files

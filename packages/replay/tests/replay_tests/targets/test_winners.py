@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from npucompose.errors import CompileError
-from npucompose.results.winners import LEAST_GAIN, Winner, of_samples
+from npucompose.results.graphs import LEAST_GAIN, Winner, of_samples
 from npucompose_replay.products import winners
 from npucompose_replay.products.winners import Winners
 

@@ -23,7 +23,7 @@ import npucompose
 from npucompose.errors import NpuComposeError
 from npucompose_replay.interface import watching
 from replay_tests.op_samples import BY_NAME, Call, common_methods_invocations, equal, families, line_of
-from tests.semantics.harness import TOLERANCE
+from replay_tests.semantics.harness import TOLERANCE
 
 CHOICES = ("mode=max-autotune", "inductor.fallback_random=true", "target.when_new=at_once", "target.measuring=never")
 """Random numbers are eager's, and every signature is recorded when it first comes."""

@@ -11,8 +11,7 @@ import torch
 from torch import nn
 
 import npucompose
-from npucompose.models.resnet18 import ResNet18
-from npucompose.models.unet import UNet
+from npucompose.models.convolutional import ResNet18, UNet
 from npucompose_replay.operands import flat
 from npucompose_replay.plan import PlanSlot
 from replay_tests.targets.cpu.test_replayed_inductor import FUSED, WRAPPER, recordings

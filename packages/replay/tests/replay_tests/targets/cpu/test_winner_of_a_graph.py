@@ -13,7 +13,7 @@ from torch import nn
 
 import npucompose
 from npucompose.errors import NpuComposeError
-from npucompose.results.winners import Winner
+from npucompose.results.graphs import Winner
 from npucompose_replay.front import contest
 from npucompose_replay.front.contest import FUSED, UNFUSED
 from npucompose_replay.inductor import through as inductor

@@ -1,0 +1,13 @@
+"""Scripts of this folder, each run in a process that may become a device without CANN."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from tests.npu import needs
+
+
+def in_a_process(script: str, *arguments: str) -> Any:
+    """The JSON object that a script of this folder prints."""
+    return needs.in_a_process(Path(__file__).with_name(script), *arguments)
