@@ -106,7 +106,7 @@ def plans_at_first_sight(monkeypatch: pytest.MonkeyPatch) -> None:
     def first(instance: object, starts: Sequence[TimedPlan], most_events: float) -> TimedPlan:
         return min(starts, key=lambda plan: plan.rank)
 
-    monkeypatch.setattr(assignment, "_fastest", first)
+    monkeypatch.setattr(assignment, "relocated", first)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -14,7 +14,6 @@ import sqlite3
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar
 
@@ -23,6 +22,7 @@ from attrs import field, frozen
 
 from airflow_free.errors import InvalidRequest, OrchestratorError, exit_status_of, unknown
 from airflow_free.sqlite_files import Connection, compare_schema, connect, connect_to_copy
+from airflow_free.store import now
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -31,10 +31,6 @@ FILE_NAME = "sweeps.sqlite"
 SCHEMA = 1
 AT_ONCE = 500
 """Keys in one question; an older SQLite takes 999 variables."""
-
-
-def _now() -> str:
-    return datetime.now(timezone.utc).isoformat(timespec="seconds")
 
 
 @frozen(kw_only=True)
@@ -49,7 +45,7 @@ class Entry:
     run_dir: str | None = None
     """From the ledger's folder; None for an illegal point, which has none."""
     seconds: float = 0.0
-    ended: str = field(factory=_now)
+    ended: str = field(factory=now)
     figures: Any = None
 
 

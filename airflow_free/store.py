@@ -34,7 +34,7 @@ STAGE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 KEY = re.compile(r"[0-9a-f]{64}")
 
 
-def _now() -> str:
+def now() -> str:
     return datetime.now(timezone.utc).isoformat(timespec="seconds")
 
 
@@ -46,7 +46,7 @@ class Record:
     key: str = field()
     facts: Mapping[str, Any]
     seconds: float
-    created: str = field(factory=_now)
+    created: str = field(factory=now)
     environment: Mapping[str, Any] = field(factory=dict[str, Any])
     provenance: Mapping[str, Any] = field(factory=dict[str, Any])
     """Where it came from (run directory, command line): for a person who reads the record, never for the key."""

@@ -29,10 +29,10 @@ steps before anything is timed; *fp64 error* how far these steps together are fr
 be warm). The *kernel floor* of a recording is what its kernels take by themselves (`benchmarks/floor.py`: what reads
 64 KiB and more outside of the pool finds it as cold as in a replay).
 
-Intel Xeon's figures are older: there a part of a sum has 192 terms and few rows one register, a weight that a model has
-once is hot when libraries are tried, oneDNN is tried for constant matrices in place of Inductor's template, that
-template computes a GELU with a tanh, and a batch norm is folded in float32. AMD EPYC's figures of gpt_prefill
-are of sources in which 64 to 127 terms are one part, as well.
+All figures are of sources in which products and attention were tried by oneDNN and ATen as well, and a graph unfused
+([a percent](tunings.md)). Intel Xeon's are older: there a part of a sum has 192 terms and few rows one register, a
+weight that a model has once is hot when libraries are tried, a template computes a GELU with a tanh, and a batch norm
+is folded in float32. AMD EPYC's figures of gpt_prefill are of sources in which 64 to 127 terms are one part, as well.
 
 Each machine has a page of its own with times, quartiles, errors, versions and the reasons where there is no
 figure: {links}.
@@ -42,7 +42,7 @@ that speed-ups over eager are smaller there.
 - **npucompose** rows: `torch.compile` is a recording behind guards, `detached` the handle that skips them, both native
   (C++); `portable` is the detached handle without a compiler; `max-autotune` is our passes, then Inductor with
   autotuned kernels, whose products keep their sums in registers, add up in parts and fetch weights ahead, frozen
-  weights and the fastest of MKL, oneDNN, ATen and Inductor's template for each product, called by Inductor's wrapper
+  weights and the faster of a library and Inductor's template for each product, called by Inductor's wrapper
   (`inductor.replay=wrapper`); `max-autotune, detached` is the handle of a recording of the same kernels. On Linux 6.1
   and later a recording has its weights on huge pages; packed convolutions go to oneDNN without torch in between.
 - *transformers* is one token through a four-layer `LlamaForCausalLM` of random weights, without a cache; *gpt2* 64

@@ -160,7 +160,7 @@ def main() -> int:
     parser.add_argument("--processes", type=int, default=7, help="counted ones of each kind")
     parser.add_argument("--mode", choices=MODES, action="append", help="only these; once for each")
     parser.add_argument("--own-cache", action="store_true", help="begin with empty caches of graphs and of Inductor")
-    parser.add_argument("override", nargs="*", help="further choices, as target.measuring=never")
+    parser.add_argument("override", nargs="*", help="further choices, as inductor.max_autotune=false")
     given = parser.parse_args()
     asked = kinds(given.mode or MODES, given.override)
     with tempfile.TemporaryDirectory() as folder:

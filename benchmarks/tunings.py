@@ -2,9 +2,9 @@
 
 One process for each model, one thread. In it the model is made with everything switched on, twice (what two makings of
 the same differ by is the noise of the table), and once more for each tuning with only that one switched off; each
-making measures its contests anew, in a cache of its own. All of them are then called in turns. A figure is the median
-of the ratios of each round: the time without the tuning over the time with it, so that 1.05 says that the tuning is
-worth 5 %. Results are compared with eager's before anything is timed.
+making has Inductor measure its products anew, in a cache of its own. All of them are then called in turns. A figure is
+the median of the ratios of each round: the time without the tuning over the time with it, so that 1.05 says that the
+tuning is worth 5 %. Results are compared with eager's before anything is timed.
 
 Six of the models are those of the table of docs/performance.md, six were never used for tuning. Results go to
 benchmarks/results/tunings.json; `--page` writes the table of them into docs/tunings.md and measures nothing.
@@ -111,32 +111,16 @@ def _never_direct(init: Callable[..., Any]) -> Callable[..., Any]:
     return made
 
 
-def _no_unfused(wants: Callable[..., Any]) -> Callable[..., Any]:
-    def asked(self: Any, subject: Any) -> bool:
-        if subject.is_for_operators:
-            return wants(self, subject)
-        self._unfused = None
-        return True
-
-    return asked
-
-
 KERNELS, PRODUCTS = f"{REPLAY}.inductor.kernels", f"{REPLAY}.products"
 GROUPS: Mapping[str, Mapping[str, tuple[Switch, ...]]] = {
     "text of Inductor's templates, all": {
         "flags of the compiler (sums in registers)": (Switch(KERNELS, "_registers_used", _nothing),),
         "sums in parts, compensated": (Switch(KERNELS, "sums_in_parts", _nothing),),
         "prefetch of packed weights": (Switch(KERNELS, "fetching_ahead", _nothing),),
-        "a template's GELU": (Switch(KERNELS, "gelu_as_a_sigmoid", _nothing),),
         "blocks of a Zen 5, small products on one thread": (
             Switch(KERNELS, "_larger_blocks", _nothing),
             Switch(KERNELS, "_small_ones_on_one_thread", _nothing),
         ),
-    },
-    "contests of libraries, all": {
-        "linears": (Switch(f"{PRODUCTS}.linears", "choose_linears", _left),),
-        "batched products": (Switch(f"{PRODUCTS}.batched", "choose_batched", _left),),
-        "attention by oneDNN": (Switch(f"{PRODUCTS}.attention", "choose_attention", _left),),
     },
     "forms of operators, all": {
         "known forms": (
@@ -150,12 +134,8 @@ GROUPS: Mapping[str, Mapping[str, tuple[Switch, ...]]] = {
 }
 """{related tunings: {one of them: what is switched off for it}}."""
 ALONE: Mapping[str, tuple[Switch, ...]] = {
-    "cold contests": (Switch(f"{PRODUCTS}.cold", "ColdProducts.timing", _nothing),),
     "huge pages": (Switch(f"{REPLAY}.captured_graph", "move_weights", _left),),
     "held kernels (native)": (Switch(f"{REPLAY}.executor.native", "Native.__init__", wraps=_never_direct),),
-    "fused against recorded (whole graphs)": (
-        Switch(f"{REPLAY}.inductor.native", "NativeRecorder.wants", wraps=_no_unfused),
-    ),
 }
 WHOLE = {group: tuple(chain(*members.values())) for group, members in GROUPS.items()}
 TUNINGS: Mapping[str, tuple[Switch, ...]] = {**WHOLE, **dict(chain(*(one.items() for one in GROUPS.values()))), **ALONE}
@@ -164,19 +144,23 @@ MODULES: Mapping[str, tuple[str, ...]] = {
     "text of Inductor's templates, all": ("inductor/kernels",),
     "sums in parts, compensated": ("inductor/sums",),
     "prefetch of packed weights": ("inductor/prefetch",),
-    "a template's GELU": ("inductor/epilogues",),
-    "contests of libraries, all": ("products/onednn", "products/timed_calls"),
-    "linears": ("products/linears",),
-    "batched products": ("products/batched",),
-    "attention by oneDNN": ("products/attention",),
-    "cold contests": ("products/cold",),
     "known forms": ("products/known_forms",),
     "folded scales": ("products/folded_scales",),
     "in-place scatter": ("inductor/in_place",),
     "huge pages": ("memory/huge_pages",),
-    "fused against recorded (whole graphs)": ("front/contest", "inductor/unfused"),
 }
 """{a tuning: the modules that are there for it, of a group beside those of its members}."""
+GONE: Mapping[str, int | None] = {
+    "contests of libraries, all": 355,
+    "linears": 139,
+    "batched products": 46,
+    "attention by oneDNN": 61,
+    "a template's GELU": 33,
+    "cold contests": 57,
+    "fused against recorded (whole graphs)": 208,
+}
+"""{what was measured and then taken out, on GONE_ON: its statements}."""
+GONE_ON = "2026-11-29"
 
 
 # -- one model, in a process of its own
@@ -208,7 +192,7 @@ def measure(model: str, seconds: float, tunings: Sequence[str]) -> dict[str, Any
     rows: dict[str, Any] = {}
 
     def ours(subject: Any) -> Any:
-        return detached(subject, "mode=max-autotune", "target.measuring=always")
+        return detached(subject, "mode=max-autotune")
 
     with torch.no_grad(), warnings.catch_warnings(), tempfile.TemporaryDirectory() as folder:
         warnings.simplefilter("ignore")
@@ -262,22 +246,35 @@ def statements_of(tuning: str) -> int | None:
 def page() -> None:
     known: dict[str, Any] = json.loads(RESULTS.read_text())
     models = [model for model in (*TABLED, *UNTUNED) if model in known]
+    heading = [
+        f"| switched off | statements | geometric mean | {' | '.join(models)} |",
+        f"| --- | --- | --- | {' | '.join('---' for _ in models)} |",
+    ]
     lines = [
         "# What each tuning of the CPU engine is worth", "",
         "Written by `python -m benchmarks.tunings --page` from benchmarks/results/tunings.json. The time without",
         "the tuning over that with it, medians of calls in turns, one thread, `max-autotune` detached. The row",
         f"`{AGAIN}` is the same made twice: the noise. Never used for tuning: {', '.join(UNTUNED)}.", "",
-        f"| switched off | statements | geometric mean | {' | '.join(models)} |",
-        f"| --- | --- | --- | {' | '.join('---' for _ in models)} |",
+        *heading,
+        *(_row(known, models, tuning, statements_of(tuning)) for tuning in (AGAIN, *TUNINGS)), "",
+        f"## Taken out on {GONE_ON}", "",
+        "What is worth less than 3 % in the geometric mean and less than 10 % in the best cell goes, related ones as",
+        "one group first; single members of a group are noisy, because they stand in for one another.",
+        "A template's GELU was met only behind products that a contest had given to oneDNN.", "",
+        *heading,
+        *(_row(known, models, tuning, statements) for tuning, statements in GONE.items()), "",
     ]  # fmt: skip
-    for tuning in (AGAIN, *TUNINGS):
-        figures = {model: known[model]["rows"].get(tuning, {}).get("without") for model in models}
-        found = [figure for figure in figures.values() if figure is not None]
-        if not found:
-            continue
-        cells = " | ".join("–" if figures[model] is None else f"{figures[model]:.2f}" for model in models)
-        lines.append(f"| {tuning} | {statements_of(tuning) or '–'} | {geometric_mean(found):.3f} | {cells} |")
-    PAGE.write_text("\n".join([*lines, ""]), encoding="utf-8")
+    PAGE.write_text("\n".join([line for line in lines if line is not None]), encoding="utf-8")
+
+
+def _row(known: Mapping[str, Any], models: Sequence[str], tuning: str, statements: int | None) -> str | None:
+    """None for what was not measured."""
+    figures = [known[model]["rows"].get(tuning, {}).get("without") for model in models]
+    found = [figure for figure in figures if figure is not None]
+    if not found:
+        return None
+    cells = " | ".join("–" if figure is None else f"{figure:.2f}" for figure in figures)
+    return f"| {tuning} | {statements or '–'} | {geometric_mean(found):.3f} | {cells} |"
 
 
 def main() -> int:

@@ -356,7 +356,7 @@ class Warm:
 
 
 def _ours() -> Iterator[str]:
-    for package in map(importlib.import_module, OURS):
+    for package in map(importlib.import_module, filter(importlib.util.find_spec, OURS)):  # a package may stand alone
         for found in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
             if not NOT_HERE.match(found.name) and not found.name.endswith("__main__"):
                 yield found.name

@@ -30,7 +30,7 @@ Mode = Literal["reduce-overhead", "max-autotune"]
 Kind = Literal["right", "as inductor", "wrong", "refused", "skipped"]
 CHOICES = {
     "reduce-overhead": ("mode=reduce-overhead",),
-    "max-autotune": ("mode=max-autotune", "inductor.fallback_random=true", "target.measure_ms=20"),
+    "max-autotune": ("mode=max-autotune", "inductor.fallback_random=true"),
 }
 TORCHS = {"reduce-overhead": "aot_eager", "max-autotune": "inductor"}
 """The backend of torch's that does what the mode does, but for the recording."""

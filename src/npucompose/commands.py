@@ -11,7 +11,6 @@ from typing import Any
 
 from attrs import evolve, field, frozen
 
-from airflow_free.store import write_atomically
 from npucompose.errors import ConfigError
 from npucompose.registry import Registry
 
@@ -71,6 +70,8 @@ def write(place: str | Path, text: str, option: str = "--out") -> None:
     A file is written whole or not at all, the one that a link leads to included. A pipe, a terminal and /dev/null are
     written to and stay what they are.
     """
+    from airflow_free.store import write_atomically  # only here: commands that only print load no store
+
     path = Path(place)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

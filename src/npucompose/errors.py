@@ -131,15 +131,15 @@ def listed(names: Iterable[str]) -> str:
     return ", ".join(names)
 
 
-def unknown(kind: str, name: str, choices: Sequence[str], where: str = "") -> str:
+def unknown(kind: str, name: str, choices: Sequence[str], where: str = "", more: str = "") -> str:
     """`unknown pass 'ces'. Did you mean 'cse'? Choices: cse, dead_code.`, with ` @ where` before the full stop.
 
-    Of what a package brings that is not installed, that package and the line that installs it.
+    `more` stands behind all. Of what a package brings that is not installed: the package, the line that installs it.
     """
     if lacking := not_installed(kind, name, where):
         return lacking
     at = f" @ {where}" if where else ""
-    return f"unknown {kind} '{name}'{at}. {did_you_mean(name, choices)}Choices: {listed(choices)}."
+    return f"unknown {kind} '{name}'{at}. {did_you_mean(name, choices)}Choices: {listed(choices)}.{more}"
 
 
 def traced_line(trace: str) -> str | None:

@@ -7,6 +7,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+
+pytest.importorskip("npucompose_replay", reason="steps are recorded by it: pip install 'npucompose[replay]'")
+
 import torch
 from torch import Tensor, nn
 

@@ -18,12 +18,9 @@ from torch._inductor import config as inductor_config
 from torch._inductor.codecache import CppPythonBindingsCodeCache
 
 from npucompose.errors import ConfigError
-from npucompose.results.graphs import Winner
 from npucompose.targets import compilers as aot
-from npucompose_replay.front.contest import FUSED, UNFUSED
 from npucompose_replay.front.generated_cache import GeneratedCache
 from npucompose_replay.inductor import through as inductor
-from npucompose_replay.products.winners import Winners
 from npucompose_vllm.pieces import Piece, Unrecorded, compiled, restored
 from npucompose_vllm.recipe import Recipe, read
 from packages.vllm.tests.test_vllm_pieces import Caught, Untouched
@@ -35,7 +32,6 @@ defaults:
   - override /mode: max-autotune
   - override /shapes: auto
 inductor: {max_autotune: false, cpp_wrapper: false}
-target: {measuring: never}
 extensions:
   vllm: {sizes: [2, 4]}
 """
@@ -165,7 +161,6 @@ def test_an_engine_is_told_of_its_graph_as_of_one_that_was_compiled(recipe: Reci
     (compilation,) = found.backend.compilations
     assert isinstance(compilation.lowered, GeneratedCache)
     assert compilation.lowered.partition().outside == ()
-    assert compilation.winners[kept(recipe, caught)["graph"]].winner == FUSED
 
 
 def test_code_that_is_gone_or_was_kept_under_other_guards_is_compiled_anew(recipe: Recipe, caught: Caught) -> None:
@@ -192,40 +187,9 @@ def test_code_that_was_made_for_another_state_of_torch_is_not_loaded(
     assert loaded(recipe, caught, code) is None
 
 
-def test_what_would_be_measured_anew_or_is_known_to_lose_is_not_loaded(
-    recipe: Recipe, caught: Caught, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    code = {**kept(recipe, caught), "uncontested": ""}
-    once, always = (recipe_of(tmp_path, ("never", value)) for value in ("once", "always"))
-    monkeypatch.setattr(Winners, "known", lambda *_: None)
-    assert loaded(once, caught, code) is None, "nobody has measured yet"
-    assert loaded(once, caught, {**code, "uncontested": "unfused, it is no graph"}) is not None
-    for winner, there in ((FUSED, True), (UNFUSED, False)):
-        monkeypatch.setattr(Winners, "known", lambda _, key, __, w=winner: Winner(key=key, winner=w, by="remembered"))
-        assert (loaded(once, caught, code) is not None) == there
-    assert loaded(always, caught, code) is None
-
-
 def test_a_graph_that_no_code_is_kept_of_has_none(tmp_path: Path) -> None:
     """In a mode that compiles no code."""
-    nothing = ("inductor: {max_autotune: false, cpp_wrapper: false}\ntarget: {measuring: never}\n", "")
+    nothing = ("inductor: {max_autotune: false, cpp_wrapper: false}\n", "")
     recorded = recipe_of(tmp_path, ("max-autotune", "reduce-overhead"), nothing)
     caught = Caught(Residual().requires_grad_(False), 5)
     assert compiled_anew(recorded, caught).code is None
-
-
-def test_a_torch_operator_of_somebody_else_is_why_nothing_is_measured(tmp_path: Path) -> None:
-    with torch.library._scoped_library("kept_pieces", "DEF") as library:
-        library.define("twice(Tensor x) -> Tensor")
-        library.impl("twice", lambda x: x * 2, "CompositeExplicitAutograd")
-
-        class Foreign(nn.Module):
-            def forward(self, x: torch.Tensor) -> tuple[torch.Tensor]:
-                return (torch.ops.kept_pieces.twice(x) + 1,)
-
-        once = recipe_of(tmp_path, ("never", "once"))
-        code = kept(once, Caught(Foreign(), 5))
-        assert (
-            code["uncontested"]
-            == "unfused, it cannot be compared by calling it: kept_pieces.twice.default is not torch's own"
-        )

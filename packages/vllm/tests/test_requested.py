@@ -49,11 +49,17 @@ def written(folder: Path, text: str) -> Recipe:
     return read(str(place))
 
 
+NEEDS_RECORDER = pytest.mark.skipif(
+    find_spec("npucompose_replay") is None, reason="is about recordings: pip install 'npucompose[replay]'"
+)
+
+
 def outcomes(recipe: Recipe, asked: Mapping[str, Any], **more: Any) -> dict[str, OptionOutcome]:
     found = requested(recipe, asked, **more)
     return {one.option: one for one in (*found.engine, *found.own)}
 
 
+@NEEDS_RECORDER
 def test_the_page_has_every_option_with_what_acts_and_why(golden: Callable[[str, str], None], tmp_path: Path) -> None:
     recipe = written(tmp_path, FUSED)
     page = Console(file=io.StringIO(), width=140, color_system=None)
@@ -62,6 +68,7 @@ def test_the_page_has_every_option_with_what_acts_and_why(golden: Callable[[str,
     golden("serving/requested.txt", "\n".join(line.rstrip() for line in page.file.getvalue().splitlines()) + "\n")
 
 
+@NEEDS_RECORDER
 def test_what_acts_where_nothing_is_asked(golden: Callable[[str, str], None], tmp_path: Path) -> None:
     lines = [
         f"{kind}: {one.option} = {one.acts!r}{'' if one.why is None else f': {one.why}'}"
@@ -99,6 +106,7 @@ def test_a_piecewise_recipe_says_vllms_sizes(tmp_path: Path) -> None:
     assert found["inductor_compile_config.dce"].why == "Inductor compiles nothing in mode=reduce-overhead"
 
 
+@NEEDS_RECORDER
 def test_inductors_options_of_the_recipe_win_over_those_of_the_engine(tmp_path: Path) -> None:
     found = outcomes(written(tmp_path, FUSED), ASKED)["inductor_compile_config.max_autotune"]
     assert (found.asked, found.acts, found.why) == (True, False, "inductor.max_autotune of the recipe says it")
@@ -112,6 +120,7 @@ def test_a_mode_in_which_the_recipe_does_not_act_is_the_first_thing_said(mode: A
     assert {(one.acts, one.why) for one in found.own} == {(None, found.refusal)}
 
 
+@NEEDS_RECORDER
 def test_every_part_of_an_experiment_acts_or_has_a_reason(tmp_path: Path) -> None:
     """A section that is new has to be put among those that an engine reads, or among those that it does not."""
     own = requested(written(tmp_path, FUSED), {}).own

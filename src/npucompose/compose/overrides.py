@@ -16,6 +16,7 @@ from attrs import field, frozen
 from npucompose.compose.conf import conf_dir, installed_dirs
 from npucompose.errors import ConfigError, did_you_mean, listed, raise_for, unknown
 from npucompose.schema.sections import SECTIONS
+from npucompose.table.gone import instead_of
 
 if TYPE_CHECKING:
     from hydra.core.config_loader import ConfigLoader
@@ -204,7 +205,8 @@ def _unknown_key(part: str, keys: list[str], walked: list[str], text: str) -> st
     at = f" of {'.'.join(walked)}" if walked else ""
     if not keys:
         return f"unknown key '{part}'{at} @ {text}. It holds no keys yet: +{text} adds one."
-    return f"unknown key '{part}'{at} @ {text}. {did_you_mean(part, keys)}Choices: {listed(keys)}."
+    gone = instead_of(".".join([*walked, part]))
+    return f"unknown key '{part}'{at} @ {text}. {did_you_mean(part, keys)}Choices: {listed(keys)}.{gone}"
 
 
 @contextmanager

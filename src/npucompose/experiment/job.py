@@ -58,9 +58,9 @@ NOT_IN_A_KEY = ("search", "executor", "retry", "tracker")
 WHERE_IT_RUNS = frozenset({"target", "pipeline", "benchmark", "executor", "search", "tracker", "retry", "expect"})
 """Sections that a device kit does not take along: where and how an experiment is run here."""
 DEVICES = "device"
+"""Folder beside the store of what result files of devices say, asked whenever an experiment for an NPU is checked."""
 CACHES = "caches"
 """Of a payload: folders of compiled code that no worker has to look through again."""
-"""Folder beside the store of what result files of devices say, asked whenever an experiment for an NPU is checked."""
 
 
 class PlanContext:
@@ -152,16 +152,17 @@ def _job(composed: Composed, context: PlanContext) -> Job:
         where="pipeline.stages",
         cannot_measure=f"target={target.name} has no speed" if target.executes and not target.measures else None,
     )
-    check_stages(target, [stage.name for stage in order])
+    stages = [stage.name for stage in order]
+    check_stages(target, stages)
     tracking.check(experiment.tracker, dict(checked.provenance))
-    expectations.check(experiment, [stage.name for stage in order])
-    checked = expectations.with_implied(checked, [stage.name for stage in order])
-    if any(stage.name == AblationStage.name for stage in order):
+    expectations.check(experiment, stages)
+    checked = expectations.with_implied(checked, stages)
+    if AblationStage.name in stages:
         ablation.check(checked)
-    legality.check(experiment.mode.name, [stage.name for stage in order])
-    modes.check(checked, [stage.name for stage in order])
-    benchmark.check(experiment, [stage.name for stage in order])
-    generate.check(checked, [stage.name for stage in order])
+    legality.check(experiment.mode.name, stages)
+    modes.check(checked, stages)
+    benchmark.check(experiment, stages)
+    generate.check(checked, stages)
     ingredients = Ingredients(
         values=values_of(checked),
         outside=frozenset(_outside_of_keys(checked)),

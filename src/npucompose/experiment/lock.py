@@ -20,6 +20,7 @@ from npucompose.experiment.orchestrator import translate_errors
 from npucompose.input_safety import load_yaml
 from npucompose.results.measured import Numerics
 from npucompose.results.record import BenchmarkFacts, Expectation, GraphFacts, Report
+from npucompose.table.gone import without_gone
 from npucompose.table.structure import facts_of, of_facts
 from npucompose.version import __version__
 
@@ -126,7 +127,7 @@ def read(place: Path) -> Locked:
             f"{path}: its experiment was changed after it was locked. Lock the changed experiment instead: "
             "npucompose recipe lock …"
         )
-    return locked
+    return attrs.evolve(locked, experiment=without_gone(locked.experiment))
 
 
 def _lacking(data: Mapping[str, Any], locked: Locked) -> Iterator[str]:

@@ -49,9 +49,9 @@ LOADED = (
 )  # fmt: skip
 """What every job needs beside what its target does; behind a colon, a function whose result is read once and kept."""
 FILES = "torchair"
+"""Folder of the run directory for what the vendor's compiler writes."""
 COMPILED = "torchair"
 """The folder of compiled graphs in the cache."""
-"""Folder of the run directory for what the vendor's compiler writes."""
 LOCKED = (0, 1)
 """Exit statuses of a run that went to its end: it leaves a recipe.lock.yaml."""
 MOST_DIFFERENCES = 5

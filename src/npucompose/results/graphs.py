@@ -7,8 +7,7 @@ no torch.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from statistics import median, quantiles
+from collections.abc import Iterable, Mapping
 from typing import Literal
 
 import attrs
@@ -17,15 +16,6 @@ from attrs import field, frozen
 from npucompose.results.effective import Effective
 
 By = Literal["measured", "remembered", "pinned", "default"]
-LEAST_GAIN = 0.05
-"""What is faster by less changes nothing."""
-ATTENDED = 0.8
-"""Of the time of a contest this process must have had a processor."""
-FEWEST_ROUNDS = 5
-"""Of a contest; fewer say nothing."""
-BUSY = "the machine was busy"
-PASSING = (BUSY, f"{FEWEST_ROUNDS} rounds take longer")
-"""How reasons begin that another time may not have."""
 MOST_PARTS = 4
 """Parts of a graph that a message names."""
 
@@ -35,12 +25,12 @@ class Winner:
     """One part of a graph and who computes it. Times are medians in microseconds of calls made in turns."""
 
     key: str
-    """`linear_8x512x256`, `graph_3f2a…`: equal wherever the same is computed, so that it can be pinned."""
+    """`mm_8x512_512x256_float32`: equal wherever the same is computed, so that it can be pinned."""
     winner: str
     by: By
-    """Measured now; remembered on this machine; pinned by `target.kernels`; or nobody measured, see `why`."""
+    """Measured now; remembered on this machine; pinned by `target.kernels`; `default` in reports of before."""
     why: str = ""
-    """Why nothing was measured, or why a faster one did not win."""
+    """Why nothing was measured: in reports of before, as are `gain`, `rounds` and `max_abs_err`."""
     times_us: Mapping[str, float] = field(factory=dict[str, float])
     gain: tuple[float, float] | None = None
     """The quartiles, over the rounds, of the nearest rival's time divided by the winner's."""
@@ -57,11 +47,6 @@ class Winner:
             return None
         others = {name: us for name, us in self.times_us.items() if name != self.winner}
         return min(others, key=others.__getitem__, default=None)
-
-    @property
-    def may_change(self) -> bool:
-        """Nobody has measured, and in another process somebody might."""
-        return self.by == "default" and self.why.startswith(PASSING)
 
     @property
     def words(self) -> str:
@@ -94,49 +79,6 @@ def _listed(parts: Iterable[str]) -> str:
     names = list(parts)
     more = f" and {len(names) - MOST_PARTS} more" if len(names) > MOST_PARTS else ""
     return f"it has {', '.join(names[:MOST_PARTS])}{more}" if names else "it has none that can be chosen"
-
-
-def of_samples(key: str, samples: Mapping[str, Sequence[float]], attended: float = 1.0) -> Winner:
-    """The winner of calls made in turns, {name: microseconds of each round}, the one that holds by default first.
-
-    Another one wins where its median round takes at least LEAST_GAIN less, as do its shortest rounds, and three rounds
-    of four are shorter: then the difference is more than noise, and not that of a busy machine.
-    Where this process had a processor for less than ATTENDED of the time (`attended`), times say who else was at work:
-    nothing is chosen. `of_samples("x", {"mkl": [10.0] * 8, "onednn": [5.0] * 8}).winner` is onednn.
-    """
-    holder, *others = samples
-    if attended < ATTENDED:
-        why = f"{BUSY}: this process had a processor for {attended:.0%} of the time"
-        return Winner(key=key, winner=holder, by="default", why=why)
-    ratios = {name: _ratios(samples[name], samples[holder]) for name in others}
-    shortest = {name: _quantiles(us, 10)[0] for name, us in samples.items()}
-    faster = {
-        name: median(r)
-        for name, r in ratios.items()
-        if _is_faster(r) and shortest[name] <= (1 - LEAST_GAIN) * shortest[holder]
-    }
-    winner = min(faster, key=faster.__getitem__, default=holder)
-    times = {name: median(us) for name, us in samples.items()}
-    found = Winner(key=key, winner=winner, by="measured", times_us=times, rounds=len(samples[holder]))
-    if found.rival is None:
-        return found
-    low, _, high = _quantiles(_ratios(samples[found.rival], samples[winner]), 4)
-    return Winner(
-        key=key, winner=winner, by="measured", times_us=times, rounds=found.rounds, gain=(round(low, 4), round(high, 4))
-    )
-
-
-def _ratios(one: Sequence[float], other: Sequence[float]) -> list[float]:
-    return [a / b for a, b in zip(one, other, strict=True)]
-
-
-def _is_faster(ratios: Sequence[float]) -> bool:
-    return median(ratios) <= 1 - LEAST_GAIN and _quantiles(ratios, 4)[2] < 1
-
-
-def _quantiles(values: Sequence[float], parts: int) -> list[float]:
-    """None of them beyond what was seen."""
-    return quantiles(values, n=parts, method="inclusive")
 
 
 SHOWN = 3

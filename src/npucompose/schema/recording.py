@@ -14,10 +14,6 @@ ReplayExecutor = Literal["auto", "native", "portable"]
 WhenFull = Literal["eager", "replace"]
 WhenNew = Literal["earned", "at_once"]
 PoolOf = Literal["model", "graph"]
-LinearLibrary = Literal["auto", "mkl", "onednn", "aten"]
-Measuring = Literal["once", "always", "never"]
-LIMIT_MS = 250.0
-"""So long one contest may take."""
 
 
 def when_full_option() -> Any:

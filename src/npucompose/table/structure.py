@@ -27,7 +27,8 @@ from cattrs.errors import (
 from cattrs.gen import make_dict_structure_fn, override
 
 from npucompose.errors import ConfigError, did_you_mean, listed, unknown
-from npucompose.table.options import INT64_MAX, set_by_engine
+from npucompose.table.gone import instead_of
+from npucompose.table.options import INT64_MAX
 
 T = TypeVar("T")
 
@@ -367,7 +368,7 @@ def _extra_keys(error: ForbiddenExtraKeysError, section: str) -> Iterator[str]:
         if key in engine:
             yield f"'{key}' @ {section} comes from the experiment's '{engine[key]}': set that, not this"
         else:
-            yield unknown("key", str(key), choices, section)
+            yield unknown("key", str(key), choices, section, more=instead_of(f"{section}.{key}"))
 
 
 _STRICT, _LENIENT = _made(every_key=True), _made(every_key=False)

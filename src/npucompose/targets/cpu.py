@@ -13,9 +13,6 @@ from npucompose.machine import cores, cpu_model, cpu_quota, usable_cores
 from npucompose.schema.capabilities import Capabilities
 from npucompose.schema.recording import (
     CACHE_OPTIONS,
-    LIMIT_MS,
-    LinearLibrary,
-    Measuring,
     PoolOf,
     ReplayExecutor,
     WhenFull,
@@ -75,17 +72,6 @@ class CpuTarget(RecordedTarget):
         "if streams take longer than one stream (a busy machine), continue on one stream with the same bits, and "
         "try the streams again later",
     )
-    linear: LinearLibrary = option(
-        "auto",
-        "who computes float32 products with frozen weights, batched ones and attention, in max-autotune: mkl (packed "
-        "weights), onednn, aten (torch's own operators), or auto: the fastest per shape",
-    )
-    measuring: Measuring = option(
-        "once",
-        "who computes what is chosen in max-autotune by measuring: once on a machine, which remembers it, always anew, "
-        "or never: products by MKL, graphs fused",
-    )
-    measure_ms: float = option(LIMIT_MS, "so many milliseconds one contest may take", gt=0, le=1e6)
     kernels: Mapping[str, str] = option(
         factory=dict,
         doc="{part of a graph: who computes it}, measured or not; a recipe's lock has those of the run that it is of",

@@ -54,6 +54,7 @@ strict: 'off'
 pytestmark = pytest.mark.usefixtures("warm_workers")
 
 
+@pytest.mark.skipif(importlib.util.find_spec("npu_simulator") is None, reason="that target asks for npu-simulator")
 @pytest.mark.parametrize(
     ("choice", "sinks"),
     [(("mode=max-autotune", "tiling=sink"), True), (("mode=max-autotune",), False), (("mode=reduce-overhead",), False)],

@@ -24,10 +24,8 @@ _OF_TORCH = frozenset({"aten", "prims", "mkldnn", "mkl"})
 _PLACED: Mapping[str, Literal["computed", "copied"]] = {
     "mkl": "computed",
     "mkldnn": "copied",
-    "air::onednn_bmm": "computed",
-    "air::onednn_attention": "computed",
 }
-"""By a namespace, or by one operator's name."""
+"""By a namespace."""
 _MARKERS = frozenset({"scope_enter", "scope_exit", "record", "wait"})
 
 
@@ -121,7 +119,7 @@ def traits_of(op: OpOverload) -> Traits:
         may_be_constant=of_torch and not (mutable or draws or uninitialised),
         is_plain=not (mutable or communicates or takes_generator or may_depend_on_data),
         may_depend_on_data=may_depend_on_data,
-        placed=(_PLACED.get(schema.name) or _PLACED.get(op.namespace)) if not mutable else None,
+        placed=_PLACED.get(op.namespace) if not mutable else None,
         out=_pointwise_out(op),
     )
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from functools import partial
 from itertools import count, cycle
-from statistics import median
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,8 +14,6 @@ from npucompose.errors import CaptureError
 from npucompose.results.streams import StreamTimes
 from npucompose_replay.executor import clock
 from npucompose_replay.plan import Step, Threads, Workers
-from npucompose_replay.products import linears, timed_calls
-from npucompose_replay.products.linears import Linear
 
 aten = torch.ops.aten
 
@@ -238,40 +235,3 @@ def test_a_round_begins_with_the_inputs_as_they_were_given_and_is_the_second_of_
     assert watch.round() == [(0, 7)]
     assert replays.asked == [2]
     assert [x.tolist() for x in watch._inputs] == [[0.0, 0.0], [1.0, 1.0]]
-
-
-# -- products by one library or the other
-
-
-def alike(count: int) -> list[Linear]:
-    node: Any = None
-    weights = [torch.full((4, 3), float(k)) for k in range(count)]
-    return [Linear(node=node, packed=w, weight=w, bias=None, rows=2) for w in weights]
-
-
-@pytest.mark.parametrize(("limit_ms", "rounds"), [(0.0, 5), (1e6, 60)])
-def test_products_are_timed_in_turns_over_all_weights(
-    monkeypatch: pytest.MonkeyPatch, limit_ms: float, rounds: int
-) -> None:
-    seen: list[tuple[str, float]] = []
-    times = iter(range(10_000))
-
-    def nanoseconds(call: Any) -> int:
-        x, weight, linear = call.args
-        assert (x.shape, linear.rows) == ((2, 3), 2)
-        (name,) = (name for name, way in linears.WAYS.items() if way.call is call.func)
-        seen.append((name, weight[0, 0].item()))
-        return (20 if name == "mkl" else 10) + (next(times) % 3 if len(seen) > 2 else 1000)
-
-    monkeypatch.setattr(timed_calls, "nanoseconds", nanoseconds)
-    products = alike(3)
-    weights = [linear.weight for linear in products]
-    found, attended = linears.timed(products, {"mkl": weights, "onednn": weights}, limit_ms)
-    assert len(seen) == 2 * (rounds + 1)
-    assert seen[:4] == [("mkl", 0.0), ("onednn", 0.0), ("mkl", 1.0), ("onednn", 1.0)]
-    assert seen[4:6] == [("mkl", 2.0), ("onednn", 2.0)]
-    assert seen[6:8] == [("mkl", 0.0), ("onednn", 0.0)]
-    assert {name: len(us) for name, us in found.items()} == {"mkl": rounds, "onednn": rounds}
-    assert 0.4 < median(found["onednn"]) / median(found["mkl"]) < 0.65
-    assert attended > 0
-    assert products[0].form == "linear_2x3x4"

@@ -15,7 +15,7 @@ from npucompose_replay.memory import freed_memory
 from npucompose_replay.memory.freed_memory import hand_back
 
 PIECE, PIECES = 1024, 64 << 10
-FUSED = ("mode=max-autotune", "inductor.max_autotune=false", "target.measuring=never")
+FUSED = ("mode=max-autotune", "inductor.max_autotune=false")
 glibc = pytest.mark.skipif(
     not (sys.platform.startswith("linux") and hasattr(ctypes.CDLL(None), "malloc_trim")), reason="only glibc has it"
 )

@@ -23,8 +23,7 @@ from npucompose_replay.captured_graph import CapturedGraph
 from npucompose_replay.front.detached import DetachError, detach_call
 from npucompose_replay.front.generated_cache import GeneratedCache
 from npucompose_replay.gate import Refused
-from npucompose_replay.generated import GeneratedKernel, known
-from tests.graph_helpers import same, traced
+from tests.graph_helpers import same
 
 LIBRARY = ctypes.CDLL(None)
 EXECUTORS = ("native", "python")
@@ -284,36 +283,3 @@ def test_a_kernel_of_many_parameters_is_called_too():
     recording, _ = captured(Code(body), torch.ones(4))
     assert recording.facts()["ways"] == {"boxed": 1}
     assert same(recording.replay(torch.full((4,), 2.0)), [torch.full((4,), 280.0)])
-
-
-def test_the_loser_of_a_contest_takes_no_memory_of_the_common_pool():
-    """It is recorded beside, in memory that goes with it."""
-    pool: list[int] = []
-
-    def large(x: torch.Tensor) -> list[torch.Tensor]:
-        wide = x.repeat(64, 64)
-        return [wide.sin().cos().sum(0)[:16].clone(), torch.ops.aten.cumsum.default(x @ WEIGHT, 0)]
-
-    class LostByTheGraph:
-        unfused = traced(large, torch.ones(4, 4))
-
-        def before(self, inputs: list[Any]) -> dict[int, torch.Tensor]:
-            return {}
-
-        def won(
-            self, fused: CapturedGraph, unfused: Callable[[Any], CapturedGraph], inputs: Any, *_: Any
-        ) -> CapturedGraph:
-            pool.append(sum(slab.nbytes for slab in cache.arena.slabs()))
-            rival = unfused(inputs)
-            pool.append(sum(slab.nbytes for slab in cache.arena.slabs()))
-            assert rival is not fused
-            return fused
-
-    cache = GeneratedCache(
-        request(), lambda given: by_itself(CHAIN, *given), CHAIN, LostByTheGraph(),  # type: ignore[arg-type]
-        capture_limit=8, when_new="at_once",
-    )  # fmt: skip
-    x = torch.randn(4, 4)
-    assert same(cache([x]), by_itself(CHAIN, x))
-    first, then = pool
-    assert first == then

@@ -171,25 +171,20 @@ class CpuRecorder(TargetRecorder):
     ) -> Callable[..., Any]:
         from npucompose_replay.inductor import through as inductor
         from npucompose_replay.memory.freed_memory import hand_back
-        from npucompose_replay.products import attention, batched, folded_scales, known_forms, linears
-
-        library = self.target.linear
+        from npucompose_replay.products import folded_scales, known_forms
 
         def unpacked(aot: fx.GraphModule) -> None:
             folded_scales.fold_scales(aot, folded_scales.frozen_inputs(aot.graph))
             known_forms.in_known_forms(aot)
 
-        def chosen(aot: fx.GraphModule) -> None:
-            linears.choose_linears(aot, library=library, winners=winners)
-            batched.choose_batched(aot, library=library, winners=winners)
-            attention.choose_attention(aot, library=library, winners=winners)
+        def frozen(aot: fx.GraphModule) -> None:
             known_forms.without_tanh(aot)
             known_forms.sums_in_two(aot)
 
         known = len(backend.made)
-        recorder = self.recorder(backend, winners, kept) if backend.records else None
+        recorder = self.recorder(backend, kept) if backend.records else None
         compiled = inductor.through_inductor(
-            backend, graph_module, example_inputs, frozen=chosen, recorder=recorder, winners=winners, watch=watch,
+            backend, graph_module, example_inputs, frozen=frozen, recorder=recorder, winners=winners, watch=watch,
             unpacked=unpacked,
         )  # fmt: skip
         for compilation in backend.made[known:]:
@@ -206,31 +201,22 @@ class CpuRecorder(TargetRecorder):
 
         kept = of_facts(KeptCode, code, where="code")
         self.finish_build(backend.mode)
-        winners = self._winners()
-        if winners.measuring == "always":
-            return None
-        recorder = self.recorder(backend, winners) if backend.records else None
-        return restored_code.restored(kept, backend, graph_module, example_inputs, recorder, winners)
+        recorder = self.recorder(backend) if backend.records else None
+        return restored_code.restored(kept, backend, graph_module, example_inputs, recorder, self._winners())
 
-    def recorder(self, backend: Backend, winners: Winners, kept: KeptGraph | None = None) -> NativeRecorder:
+    def recorder(self, backend: Backend, kept: KeptGraph | None = None) -> NativeRecorder:
         """What records what Inductor compiles."""
         from npucompose_replay.inductor.native import NativeRecorder
 
         native = self.replayer == "native"
-        return NativeRecorder(backend=backend, how=self.how, winners=winners, native=native, kept=kept)
+        return NativeRecorder(backend=backend, how=self.how, native=native, kept=kept)
 
     def _winners(self) -> Winners:
         import torch
 
         from npucompose_replay.products.winners import Winners
 
-        target = self.target
-        return Winners(
-            pinned=target.kernels,
-            measuring=target.measuring,
-            limit_ms=target.measure_ms,
-            threads=torch.get_num_threads(),
-        )
+        return Winners(pinned=self.target.kernels, threads=torch.get_num_threads())
 
     def lower(self, request: LowerRequest) -> Lowered:
         from npucompose_replay.front.graph_cache import GraphCache, lowered

@@ -18,10 +18,8 @@ FLAGS = ("-std=c++20", "-O2", "-fPIC", "-w", "-fvisibility=hidden", f"-DTORCH_EX
 UNITS = {
     "python": ("front.cpp", "module.cpp"),
     "kernels": (
-        "attention.cpp",
         "generated.cpp",
         "kernels.cpp",
-        "onednn.cpp",
         "packed.cpp",
         "pointwise.cpp",
         "recording.cpp",

@@ -13,48 +13,71 @@ from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from attrs import define
 from torch._inductor import select_algorithm
+from torch._inductor.runtime.benchmarking import Benchmarker
 from torch._inductor.select_algorithm import ExternKernelCaller
-from torch._inductor.virtualized import V
 
-from npucompose.results.graphs import ATTENDED, LEAST_GAIN, Winner
-from npucompose_replay.products.cold import ColdProducts
-from npucompose_replay.products.libraries import ATEN, MKL
-from npucompose_replay.products.linears import form_of
+from npucompose.machine import Attendance
+from npucompose.results.graphs import Winner
+from npucompose_replay.inductor.cache import replaced
 from npucompose_replay.products.winners import Winners
 
 TEMPLATE = "template"
 """A kernel that Inductor writes from a template, for this product and what follows it."""
+LEAST_GAIN = 0.05
+"""What is faster by less changes nothing."""
+ATTENDED = 0.8
+"""Of the time in which a product is measured this process must have had a processor."""
 DISTURBED = 10.0
 """Times as long as the other: so far apart are two ways to multiply because something came in between. Inductor's
 figures, each measured once, are then good for this compilation and are not remembered; nor are those of a process that
 had no processor for a part of the time."""
-CONTESTS = {
-    MKL: re.compile(r"mkl_linear_(?P<rows>\d+)x(?P<inner>\d+)_(?P<columns>\d+)x(?P=inner)_float32"),
-    ATEN: re.compile(r"(?:addmm_\d+|mm)_(?P<rows>\d+)x(?P<inner>\d+)_(?P=inner)x(?P<columns>\d+)_float32"),
-}
-"""{who won a product with a frozen weight (linears.py): how the same product is called here}."""
 ONE_CHAIN = "linear_pointwise"
 """oneDNN's operators: they add all terms of a sum to one register, where MKL and a template add up in parts
-(inductor_sums.py), and so have to gain LEAST_GAIN over a template."""
+(sums.py), and so have to gain LEAST_GAIN over a template."""
 PACKED = {"mkl_linear": 1}
 """{library: which operand is a packed weight}, whose size is the library's own affair."""
-_at_work: list[tuple[Winners, ColdProducts]] = []
-"""Of the compilation under way; it is one at a time, under Dynamo's lock."""
 _listening = False
 
 
+@define(eq=False)
+class _Compilation:
+    """A graph that Inductor compiles."""
+
+    winners: Winners
+    attended: float = 1.0
+    """Of the time in which the product at hand is measured this process had a processor for so much, in the worst of
+    its ways."""
+
+    @contextmanager
+    def attending(self) -> Iterator[None]:
+        inductors: Any = Benchmarker.__dict__["benchmark_cpu"]
+
+        def benchmark_cpu(*given: Any, **named: Any) -> float:
+            attendance = Attendance()
+            ms = inductors(*given, **named)
+            self.attended = min(self.attended, attendance.share())
+            return ms
+
+        with replaced(Benchmarker, "benchmark_cpu", benchmark_cpu):
+            yield
+
+
+_at_work: list[_Compilation] = []
+"""The compilations under way, the inner one last: it is one at a time, under Dynamo's lock."""
+
+
 @contextmanager
-def choosing(winners: Winners, graph: str, constants: int = 0) -> Iterator[None]:
-    """Inductor compiles the graph of this key, with so many bytes of constants, inside. Where it finds it compiled in
-    its cache, it asks nobody: the products that it asked for when the cache was written are said to be computed as they
-    were then."""
+def choosing(winners: Winners, graph: str) -> Iterator[None]:
+    """Inductor compiles the graph of this key inside. Where it finds it compiled in its cache, it asks nobody: the
+    products that it asked for when the cache was written are said to be computed as they were then."""
     _listen()
-    cold = ColdProducts(constants, winners.limit_ms)
-    _at_work.append((winners, cold))
+    compilation = _Compilation(winners)
+    _at_work.append(compilation)
     known = set(winners.found)
     try:
-        with cold.timing():
+        with compilation.attending():
             yield
     finally:
         _at_work.pop()
@@ -78,15 +101,15 @@ def _allowed(choices: list[Any]) -> list[Any]:
     """Of the choices for one product those that are known to win; all where nothing is known."""
     if not _at_work:
         return choices
-    winners, cold = _at_work[-1]
-    cold.product(choices, V.graph.constants)
+    compilation = _at_work[-1]
+    compilation.attended = 1.0
+    winners = compilation.winners
     key, names = product(choices), _names(choices)
     if key is None:
         return choices
     winners.asked.add(key)
     known = winners.known(key, names)
-    if known is None or known.by == "default":
-        winners.found.pop(key, None)  # Inductor's options say whether it measures
+    if known is None:
         return choices
     return [choice for choice in choices if _name(choice) == known.winner]
 
@@ -96,31 +119,20 @@ def _measured(timings: MutableMapping[Any, float], *_: Any) -> None:
     key = product(list(timings)) if _at_work else None
     if key is None:
         return
-    times_us = {name: us for name, us in _shortest(timings).items() if us != float("inf")}
-    winner = _winner(key, {name: min(us, _at_most(key, name)) for name, us in times_us.items()})
+    winner = _winner(key, {name: us for name, us in _shortest(timings).items() if us != float("inf")})
     if winner is None:
         return
-    winners, cold = _at_work[-1]
+    compilation = _at_work[-1]
     slowest, fastest = max(winner.times_us.values()), min(winner.times_us.values())
-    winners.keep(winner, remembered=slowest < DISTURBED * fastest and cold.attended >= ATTENDED)
+    told = slowest < DISTURBED * fastest and compilation.attended >= ATTENDED
+    compilation.winners.keep(winner, remembered=told)
     for choice in [choice for choice in timings if _name(choice) != winner.winner]:
         del timings[choice]
 
 
-def _at_most(key: str, name: str) -> float:
-    """The microseconds that a library was found to take at most: by a contest of libraries, over many rounds and cold
-    weights, where Inductor looks once and may be disturbed."""
-    for library, form in CONTESTS.items():
-        called = None if name == TEMPLATE else form.fullmatch(key)
-        if called is not None:
-            contest = _at_work[-1][0].found.get(form_of(**called.groupdict()))
-            return contest.times_us.get(library, float("inf")) if contest is not None else float("inf")
-    return float("inf")
-
-
 def _winner(key: str, times_us: Mapping[str, float]) -> Winner | None:
     """Of libraries the first, unless another takes LEAST_GAIN less; but a template that is as fast, because it computes
-    in passing what follows the product, which no contest sees. ONE_CHAIN has to be faster than that."""
+    in passing what follows the product. ONE_CHAIN has to be faster than that."""
     if len(times_us) < 2:
         return None
     libraries = [name for name in times_us if name != TEMPLATE]

@@ -32,10 +32,8 @@ from torch._inductor import cpp_builder, select_algorithm  # noqa: F401  before 
 from torch._inductor.codegen import cpp_gemm_template
 
 from npucompose.machine import cpu_model
-from npucompose_replay.inductor import epilogues as inductor_epilogues
 from npucompose_replay.inductor import prefetch as inductor_prefetch
 from npucompose_replay.inductor.cache import replaced
-from npucompose_replay.inductor.epilogues import gelu_as_a_sigmoid
 from npucompose_replay.inductor.prefetch import fetching_ahead
 from npucompose_replay.inductor.sums import IN_PARTS, sums_in_parts
 
@@ -54,7 +52,6 @@ IDENTITY = "".join(
         f"{LONGEST} {HIGHEST} {LEAST_SHARED} {MOST_READ}",
         IN_PARTS,
         inductor_prefetch.IDENTITY,
-        inductor_epilogues.IDENTITY,
     )
 )
 """Of the kernels that are measured and kept."""
@@ -69,7 +66,6 @@ def made_our_way() -> Iterator[None]:
         _small_ones_on_one_thread(),
         sums_in_parts(),
         fetching_ahead(),
-        gelu_as_a_sigmoid(),
     ):
         yield
 

@@ -1,5 +1,5 @@
 """What is called in the place of what Inductor compiles for the CPU: recordings of its kernels, or of the kernels that
-it fused, whichever is faster here.
+it would fuse, where its own would read other values or it cannot compile the graph.
 """
 
 from __future__ import annotations
@@ -12,9 +12,7 @@ from torch.fx import Graph, GraphModule
 
 from npucompose.errors import NpuComposeError
 from npucompose.recorder import Lowered, LowerRequest
-from npucompose.results.graphs import Winner
 from npucompose_replay.executor import build
-from npucompose_replay.front.contest import FUSED, UNFUSED, Contest
 from npucompose_replay.front.generated_cache import GeneratedCache
 from npucompose_replay.front.graph_cache import GraphCache, lowered
 from npucompose_replay.inductor.code import InductorCode, UnreadCode
@@ -25,7 +23,6 @@ if TYPE_CHECKING:
     from npucompose_replay.front.generated_cache import HowOften
     from npucompose_replay.inductor.subjects import Subject
     from npucompose_replay.kept.graphs import KeptGraph
-    from npucompose_replay.products.winners import Winners
 
 NO_REPLAYER = "there is no native replayer here"
 
@@ -36,33 +33,18 @@ class NativeRecorder:
 
     backend: Backend
     how: Callable[[LowerRequest], HowOften]
-    winners: Winners
     native: bool
     kept: KeptGraph | None = None
     """Is to keep what is recorded first."""
     _unfused: GraphModule | None = field(default=None, init=False)
 
     def wants(self, subject: Subject) -> bool:
-        """Not where the unfused graph is known to be faster, nor where Inductor's kernels would read other values.
-
-        Where nothing is known the contest is prepared.
-        """
-        self._unfused = None
-        if subject.is_for_operators:
-            self._unfused = _as_it_is(subject)
-            return False
-        if not self.native:
-            return True
-        known = self.winners.known(subject.key, (FUSED, UNFUSED))
-        if known is None or known.winner == UNFUSED:
-            try:
-                self._unfused = subject.unfused()
-            except (Untraced, NpuComposeError) as error:
-                self.winners.keep(Winner(key=subject.key, winner=FUSED, by="default", why=f"unfused, it {error}"))
-        return known is None or self._unfused is None
+        """Not where Inductor's kernels would read other values."""
+        self._unfused = _as_it_is(subject) if subject.is_for_operators else None
+        return self._unfused is None
 
     def gave_up(self, subject: Subject) -> None:
-        self._unfused = self._unfused or subject.unfused()
+        self._unfused = subject.unfused()
 
     def lowered(self, subject: Subject, compiled: Any) -> Lowered:
         if self.native and subject.watch is not None:
@@ -79,13 +61,7 @@ class NativeRecorder:
         except UnreadCode as why:
             code = f"its code {why}"
         request = self._request(subject, GraphModule({}, Graph()))
-        return GeneratedCache(request, compiled, code, self._contest(subject, unfused), **self.how(request))
-
-    def _contest(self, subject: Subject, unfused: GraphModule | None) -> Contest | None:
-        """Where the unfused graph is at hand, nobody knows which is faster."""
-        if unfused is None:
-            return None
-        return Contest(key=subject.key, unfused=unfused, limit_ms=self.winners.limit_ms, keep=self.winners.keep)
+        return GeneratedCache(request, compiled, code, **self.how(request))
 
     def _request(self, subject: Subject, graph_module: GraphModule) -> LowerRequest:
         return evolve(

@@ -41,7 +41,6 @@ from npucompose_replay.inductor.subjects import Recorder, Subject
 from npucompose_replay.kept.code import KeptCode
 from npucompose_replay.kept.restored_code import code_of
 from npucompose_replay.kept.weight_digest import digest_of
-from npucompose_replay.products.cold import constants_of
 
 if TYPE_CHECKING:
     from torch import fx
@@ -87,8 +86,6 @@ def through_inductor(
     # Times that Inductor keeps are of kernels that were made in another way (inductor_kernels); what wins here is
     # remembered by `winners`.
     measured = {} if winners is None else {"autotune_local_cache": False}
-    if winners is not None and winners.measuring == "always":
-        measured["fx_graph_cache"] = False
     settings = {**backend.inductor.settings(), **hooks, **measured, **_unfrozen(watch)}
 
     inner = _InnerCompile(
@@ -155,12 +152,11 @@ class _InnerCompile:
         if recorder is None or subject is None:
             return compiled
         lowered = recorder.lowered(subject, compiled)
-        winner = None if self.winners is None else self.winners.found.get(subject.key)
         given = len(self.first.backend.sources)
-        return self.first.recorded(lowered, code_of(subject, compiled, winner, inputs=len(inputs), given=given))
+        return self.first.recorded(lowered, code_of(subject, compiled, inputs=len(inputs), given=given))
 
     def _compiled(self, aot: fx.GraphModule, inputs: Sequence[Any], keywords: Mapping[str, Any]) -> Any:
-        with nullcontext() if self.winners is None else choosing(self.winners, self.first.key, constants_of(aot)):
+        with nullcontext() if self.winners is None else choosing(self.winners, self.first.key):
             return compile_fx_inner(aot, inputs, **keywords)
 
     def _freeze(self, aot: fx.GraphModule) -> None:
@@ -317,7 +313,7 @@ class _PassesFirst(CustomGraphPass):
     def uuid(self) -> str:
         """The key of Inductor's cache is made of the graph as the passes left it: one for all, where nothing else says
         how it is computed."""
-        return f"npucompose {IDENTITY} " + ("" if self.winners is None else self.winners.identity(self.key))
+        return f"npucompose {IDENTITY} " + ("" if self.winners is None else self.winners.identity())
 
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
         """A key of Inductor's cache holds the `uuid`; before torch 2.9 it is made of copies of all settings."""

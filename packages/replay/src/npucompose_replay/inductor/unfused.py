@@ -7,7 +7,7 @@ of its own, recorded kernel by kernel, is not what the model calls. This one is 
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -21,7 +21,6 @@ from torch.utils._python_dispatch import _disable_current_modes
 from npucompose.graphs.recordable import name_of, refused_by_recordings
 from npucompose.streams import strip
 from npucompose.targets.compilers import traced_weights
-from npucompose_replay.executor.trial import why_only_once
 from npucompose_replay.operands import traits_of
 from npucompose_replay.state import fills_empty_memory
 
@@ -61,12 +60,8 @@ def unfused(
 ) -> fx.GraphModule:
     """The graph behind the passes, with the placeholders of `fused`; weights that are constants there are constants.
 
-    Raises Untraced, at once where nobody could compare the two by calling them, and where no recording can hold it.
-    Called while `fused` is under compilation.
+    Raises Untraced where no recording can hold it. Called while `fused` is under compilation.
     """
-    for operator in _operators(fused.graph):
-        if why := why_only_once(operator):
-            raise Untraced(f"cannot be compared by calling it: {why}")
     context = copy.copy(TracingContext.try_get())
     if context is None:
         raise Untraced("is traced by nobody: torch.compile is not at work")
@@ -88,13 +83,6 @@ def unfused(
             _make_constant(aot, node, weight)
     aot.recompile()
     return aot
-
-
-def _operators(graph: fx.Graph) -> Iterator[OpOverload]:
-    """That it calls, those behind `auto_functionalized` too."""
-    for node in graph.nodes:
-        if node.op == "call_function":
-            yield from (one for one in (node.target, *node.args[:1]) if isinstance(one, OpOverload))
 
 
 def _traced(backend: Backend, dynamo: fx.GraphModule, example_inputs: Sequence[Any]) -> fx.GraphModule:

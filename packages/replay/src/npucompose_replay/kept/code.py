@@ -19,9 +19,7 @@ class KeptCode:
     guards: str
     """Under which the cache has it: an expression of its symbols."""
     graph: str
-    """The key under which its winner is known."""
-    uncontested: str
-    """Why nothing but this code could be called; empty where something else could, and somebody has measured."""
+    """The key under which its products are known."""
     state: str
     """A digest of the threads and of what else of torch's state decides which code is made."""
     fixed: tuple[int, ...]

@@ -6,7 +6,7 @@ same values loads them: AOTAutograd, the passes and Inductor are not asked. What
 call of another signature, the account of the graph) has the graph compiled then, as it would have been at first.
 
 Kept is a recording that is right for any inputs of its signature, of a graph around which AOTAutograd does nothing of
-its own, whose winners were measured or chosen by a person.
+its own.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class KeptGraph:
     weights: Sequence[torch.Tensor]
     """The constants of Dynamo's graph."""
     graph: str = ""
-    """The key under which its winner is known; what Inductor compiled."""
+    """The key under which its products are known; what Inductor compiled."""
     plain: bool = False
     """AOTAutograd's wrapper only calls the graph and raises versions of what the recording knows to be written."""
     unfrozen: tuple[int, ...] = ()
@@ -66,7 +66,7 @@ class KeptGraph:
     ) -> KeptGraph | None:
         """None for a graph of which nothing can be kept."""
         weights = weights_of(graph_module)
-        if not weights or not keeps(backend) or winners.measuring == "always":
+        if not weights or not keeps(backend):
             return None
         if not all(weight.watchable for weight in weights):
             return None
@@ -94,7 +94,7 @@ class KeptGraph:
         if not isinstance(recording, CapturedGraph) or recording.fixed or recording.shares_inputs:
             return
         sources = self._sources(inputs)
-        if sources is None or digest is None or not self.plain or not self._decided() or recording.verdict:
+        if sources is None or digest is None or not self.plain or recording.verdict:
             return
         try:
             plan = written(recording.plan, self.weights)
@@ -108,7 +108,7 @@ class KeptGraph:
             "signature": list(recording.signature),
             "graph": self.graph,
             "winners": {key: facts_of(one) for key, one in self.winners.found.items()},
-            "identity": self.winners.identity(self.graph),
+            "identity": self.winners.identity(),
             "plan": plan.facts,
         }
         try:
@@ -136,10 +136,6 @@ class KeptGraph:
     def _digest(self, unfrozen: Sequence[int]) -> str | None:
         frozen = [weight for place, weight in enumerate(self.weights) if place not in set(unfrozen)]
         return digest_of(frozen)
-
-    def _decided(self) -> bool:
-        """Nobody would measure anything of it in a later process."""
-        return not any(one.may_change for one in self.winners.found.values())
 
     @property
     def _folder(self) -> Path:
@@ -190,7 +186,7 @@ class KeptGraph:
             if now is None or now.winner != one.winner:
                 return False
             winners[one.key] = now
-        if facts["identity"] != self.winners.identity(graph):
+        if facts["identity"] != self.winners.identity():
             return False
         self.winners.found.update(winners)
         return True

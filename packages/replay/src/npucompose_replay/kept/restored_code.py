@@ -18,11 +18,8 @@ from torch._inductor.output_code import CompiledFxGraphConstants
 from torch._inductor.utils import BoxedBool
 
 from npucompose.graphs import Snapshot
-from npucompose.results.graphs import Winner
 from npucompose.table.structure import facts_of
 from npucompose.targets.compilation import Compilation
-from npucompose.targets.compilers import eager_at_hand
-from npucompose_replay.front.contest import FUSED, UNFUSED
 from npucompose_replay.inductor import cache as inductor_cache
 from npucompose_replay.inductor.kernels import made_our_way
 from npucompose_replay.inductor.subjects import Subject
@@ -43,10 +40,9 @@ SETTINGS, PLACE = "TORCHINDUCTOR_", "TORCHINDUCTOR_CACHE_DIR"
 """How the names of variables begin that set an option of Inductor's; the one that says nothing of the code."""
 
 
-def code_of(subject: Subject, compiled: Any, winner: Winner | None, *, inputs: int, given: int) -> KeptCode | None:
+def code_of(subject: Subject, compiled: Any, *, inputs: int, given: int) -> KeptCode | None:
     """What Inductor `compiled` of a graph with so many inputs, of Dynamo's that is `given` so many; None for what
-    cannot be called without AOTAutograd, or is not in Inductor's cache. `winner` says who computes it, as far as
-    that is known."""
+    cannot be called without AOTAutograd, or is not in Inductor's cache."""
     key, changed = getattr(compiled, "_fx_graph_cache_key", None), subject.changed
     if key is None or changed is None or subject.watch is not None or inputs != given:
         return None
@@ -57,7 +53,6 @@ def code_of(subject: Subject, compiled: Any, winner: Winner | None, *, inputs: i
         key=key,
         guards=compiled.guards_expr or "",
         graph=subject.key,
-        uncontested=winner.why if winner is not None and winner.by == "default" else "",
         state=_state(),
         fixed=tuple(sorted(subject.fixed)),
         changed=numbers,
@@ -72,8 +67,8 @@ def restored(
     recorder: Recorder | None,
     winners: Winners,
 ) -> Callable[..., Any] | None:
-    """What is called in the place of the graph; None where the code is not there, or another would be chosen now."""
-    if kept.state != _state() or (recorder is not None and not _still_wins(kept, winners)):
+    """What is called in the place of the graph; None where the code is not there."""
+    if kept.state != _state():
         return None
     # Of flags and settings a library has its key: with others it would be compiled again.
     with inductor_config.patch(dict(backend.inductor.settings())), made_our_way():
@@ -114,14 +109,6 @@ def _subject(kept: KeptCode, graph_module: fx.GraphModule) -> Subject:
         key=kept.graph, fixed=frozenset(kept.fixed), watch=None, changed=kept.changed,
         written=frozenset(kept.changed), graph_module=graph_module, unfused=_not_at_hand,
     )  # fmt: skip
-
-
-def _still_wins(kept: KeptCode, winners: Winners) -> bool:
-    """Whether this code would be chosen now, of it and the unfused graph."""
-    known = winners.known(kept.graph, (FUSED, UNFUSED))
-    if known is None and kept.uncontested:
-        known = winners.keep(Winner(key=kept.graph, winner=FUSED, by="default", why=kept.uncontested))
-    return known is not None and known.winner == FUSED
 
 
 def _found(kept: KeptCode, example_inputs: Sequence[Any]) -> Any:

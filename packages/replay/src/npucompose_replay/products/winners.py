@@ -1,6 +1,6 @@
-"""Who computes what: what is pinned, what this machine remembers, and else what is measured now, and remembered.
+"""Who computes a product: who is pinned, whom this machine remembers, and else whom Inductor measures, for later.
 
-A file for each part of a graph lies in the cache of the machine, beside the times of its kernels: what is faster is a
+A file for each product lies in the cache of the machine, beside the times of its kernels: what is faster is a
 fact of the processor, its cores, torch and the number of threads, and of no project. Loads no torch by itself.
 """
 
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -19,11 +19,10 @@ from npucompose import private
 from npucompose.errors import CompileError, ConfigError, listed
 from npucompose.machine import cache_dir, installed_version, processor, thread_settings
 from npucompose.results.graphs import Winner
-from npucompose.schema.recording import LIMIT_MS, Measuring
 from npucompose.table.structure import facts_of, of_facts
 from npucompose.version import __version__
 
-VERSION = 9
+VERSION = 10
 """Of what a file holds; with another one everything is measured anew."""
 
 
@@ -32,23 +31,16 @@ class Winners:
     """Of one compiled graph. `found` grows while it is compiled and recorded."""
 
     pinned: Mapping[str, str] = field(factory=dict[str, str])
-    measuring: Measuring = "once"
-    limit_ms: float = LIMIT_MS
-    """So long one contest may take."""
     threads: int = 1
     found: dict[str, Winner] = field(factory=dict[str, Winner], init=False)
     asked: set[str] = field(factory=set[str], init=False)
     """The products that Inductor asked for while it compiled."""
 
-    def chosen(self, key: str, choices: Sequence[str], measured: Callable[[], Winner]) -> Winner:
-        """Who computes `key`: what is known of it, or what `measured` finds; the first of `choices` holds by default.
+    def known(self, key: str, choices: Sequence[str]) -> Winner | None:
+        """Of this process, pinned, or remembered; None where somebody has to measure.
 
         CompileError for a pinned one that cannot compute it here.
         """
-        return self.known(key, choices) or self.keep(measured())
-
-    def known(self, key: str, choices: Sequence[str]) -> Winner | None:
-        """Of this process, pinned, or remembered; None where somebody has to measure."""
         winner = self.found.get(key) or self._known(key, choices)
         if winner is not None:
             self.found[key] = winner
@@ -60,9 +52,7 @@ class Winners:
             remembered = None
         if key in self.pinned:
             return _pinned(key, self.pinned[key], choices, remembered)
-        if self.measuring == "never":
-            return Winner(key=key, winner=choices[0], by="default", why="target.measuring=never")
-        return remembered if self.measuring == "once" else None
+        return remembered
 
     def compiled(self, key: str, winner: str) -> None:
         """Of a product in code that Inductor had kept: who computes it there, whatever would be chosen now."""
@@ -75,14 +65,13 @@ class Winners:
     def keep(self, winner: Winner, *, remembered: bool = True) -> Winner:
         """From now on, and on this machine where it was measured and is to be remembered."""
         self.found[winner.key] = winner
-        if remembered and winner.by == "measured" and winner.times_us:
+        if remembered:
             keep(winner, self.threads)
         return winner
 
-    def identity(self, graph: str) -> str:
-        """Of what code that Inductor keeps of a graph depends on here: what is pinned, how often it was asked anew."""
-        again = _read(_file(_products(graph), self.threads)).get("again", 0)
-        return digest_of(sorted(self.pinned.items()), again) if self.pinned or again else ""
+    def identity(self) -> str:
+        """Of what code that Inductor keeps of a graph depends on here: what is pinned."""
+        return digest_of(sorted(self.pinned.items())) if self.pinned else ""
 
     def products(self, graph: str) -> Mapping[str, str]:
         """{product: who computes it} of the code that Inductor last compiled of the graph."""
@@ -91,9 +80,7 @@ class Winners:
 
     def keep_products(self, graph: str, products: Mapping[str, str]) -> None:
         """Remember them for a process in which Inductor finds the graph compiled, and asks nobody."""
-        file = _file(_products(graph), self.threads)
-        again = int(_read(file).get("again", 0)) + (self.measuring == "always")
-        _write(file, {"products": dict(products), "again": again})
+        _write(_file(_products(graph), self.threads), {"products": dict(products)})
 
 
 def _pinned(key: str, value: str, choices: Sequence[str], remembered: Winner | None) -> Winner:

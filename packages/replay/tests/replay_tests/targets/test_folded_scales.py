@@ -17,7 +17,7 @@ from npucompose_replay.products import folded_scales
 from npucompose_replay.products.folded_scales import fold_scales, frozen_inputs
 
 CHANNELS = 6
-FUSED = ("mode=max-autotune", "inductor.max_autotune=false", "target.measuring=never")
+FUSED = ("mode=max-autotune", "inductor.max_autotune=false")
 Shape = tuple[int, ...]
 
 

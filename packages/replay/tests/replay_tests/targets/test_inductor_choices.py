@@ -11,12 +11,12 @@ import pytest
 import torch
 from torch import nn
 from torch._inductor import select_algorithm
-from torch._inductor.virtualized import V
+from torch._inductor.runtime.benchmarking import Benchmarker
 
 import npucompose
-from npucompose.results.graphs import ATTENDED, Winner
+from npucompose.results.graphs import Winner
 from npucompose_replay.inductor import choices
-from npucompose_replay.inductor.choices import TEMPLATE, choosing
+from npucompose_replay.inductor.choices import ATTENDED, TEMPLATE, choosing
 from npucompose_replay.products.winners import Winners
 
 
@@ -47,11 +47,10 @@ class Template(Library):
 
 
 @pytest.fixture
-def two(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
+def two(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     monkeypatch.setattr(choices, "ExternKernelCaller", type("Extern", (Library,), {}))
     library: Any = choices.ExternKernelCaller("mkl::_mkl_linear")  # type: ignore[call-arg]
-    with V.set_graph_handler(SimpleNamespace(constants={})):
-        yield [Template("cpp_1", (8, 4), (1, 4, 16)), library, Template("cpp_2")]
+    return [Template("cpp_1", (8, 4), (1, 4, 16)), library, Template("cpp_2")]
 
 
 KEY = "mkl_linear_8x4_4x2_float32"
@@ -100,41 +99,6 @@ def test_what_inductor_measures_is_kept_and_the_fastest_wins(two: list[Any], ms:
     assert again.found[KEY].by == "remembered"
 
 
-@pytest.mark.parametrize(
-    ("operator", "weight", "contest", "winner"),
-    [
-        ("mkl::_mkl_linear", (2, 4), {"mkl": 1500.0, "aten": 100.0}, "mkl_linear"),
-        ("mkl::_mkl_linear", (2, 4), {"mkl": 2500.0, "aten": 100.0}, TEMPLATE),
-        ("mkl::_mkl_linear", (4, 2), {"mkl": 1500.0}, TEMPLATE),
-        ("extern_kernels::mm", (4, 2), {"mkl": 100.0, "aten": 1500.0}, "mm"),
-        ("extern_kernels::mm", (4, 2), {"mkl": 100.0}, TEMPLATE),
-    ],
-)
-def test_a_library_takes_no_longer_than_a_contest_of_many_rounds_has_found(
-    two: list[Any], operator: str, weight: tuple[int, int], contest: dict[str, float], winner: str
-):
-    sizes = [(8, 4), *([(77, 1)] if "mkl" in operator else []), weight]
-    library: Any = choices.ExternKernelCaller(operator, *sizes)  # type: ignore[call-arg]
-    winners = Winners()
-    winners.keep(Winner(key="linear_8x4x2", winner="mkl", by="measured", times_us=contest), remembered=False)
-    with choosing(winners, "graph_1"):
-        choices._measured({library: 2.0, two[0]: 1.8})
-    (found,) = (one for one in winners.found.values() if one.key != "linear_8x4x2")
-    assert found.winner == winner
-
-
-def test_who_is_timed_cold_is_asked_of_each_product_and_of_those_that_nobody_chooses_for(two: list[Any]):
-    with V.set_graph_handler(SimpleNamespace(constants={"x": None})), choosing(Winners(), "graph_1"):
-        cold = choices._at_work[-1][1]
-        choices._allowed(two)
-        assert cold._ways == 3
-        choices._allowed(two[:1])
-        assert cold._ways == 1
-        two[0].input_nodes = two[0].input_nodes[:0]
-        choices._allowed(two[:1])
-        assert cold._ways == 0
-
-
 def test_of_two_libraries_the_first_stays_unless_the_other_gains_more_than_noise(two: list[Any]):
     other: Any = choices.ExternKernelCaller("mkldnn::_linear_pointwise")  # type: ignore[call-arg]
     for ms, winner in ((1.96, "mkl_linear"), (1.9, "linear_pointwise")):
@@ -169,10 +133,10 @@ def test_where_inductor_finds_its_code_compiled_the_products_of_it_are_named_all
 
 
 def test_code_that_inductor_kept_is_named_as_it_is_whatever_would_be_chosen_now(two: list[Any]):
-    with choosing(Winners(measuring="never"), "graph_1"):
+    with choosing(Winners(), "graph_1"):
         choices._allowed(two)
         choices._measured(dict(zip(two, (1.0, 2.0, 3.0), strict=True)))
-    later = Winners(measuring="never")
+    later = Winners()
     with choosing(later, "graph_1"):
         pass
     assert (later.found[KEY].winner, later.found[KEY].by) == (TEMPLATE, "remembered")
@@ -190,7 +154,7 @@ def test_figures_that_lie_tenfold_apart_are_not_remembered(two: list[Any], ms: t
 def test_figures_of_a_busy_machine_are_not_remembered(two: list[Any], share: float, remembered: bool):
     with choosing(Winners(), "graph_1"):
         choices._allowed(two)
-        choices._at_work[-1][1].attended = share
+        choices._at_work[-1].attended = share
         choices._measured(dict(zip(two, (1.0, 2.0, 3.0), strict=True)))
     assert (Winners().known(KEY, ["mkl_linear", TEMPLATE]) is not None) is remembered
 
@@ -200,22 +164,8 @@ def test_a_pinned_way_is_the_only_choice_and_part_of_what_inductor_keeps(two: li
     with choosing(pinned, "graph_1"):
         assert choices._allowed(two) == [two[1]]
     assert pinned.found[KEY].by == "pinned"
-    assert Winners().identity("graph_1") == ""
-    assert pinned.identity("graph_1") not in ("", Winners(pinned={KEY: TEMPLATE}).identity("graph_1"))
-
-
-def test_what_is_measured_anew_is_another_code_for_inductor(two: list[Any]):
-    def measure(how: Any) -> None:
-        with choosing(Winners(measuring=how), "graph_1"):
-            choices._allowed(two)
-            choices._measured(dict(zip(two, (1.0, 2.0, 3.0), strict=True)))
-
-    measure("once")
-    first = Winners().identity("graph_1")
-    measure("always")
-    second = Winners().identity("graph_1")
-    measure("always")
-    assert len({first, second, Winners().identity("graph_1")}) == 3
+    assert Winners().identity() == ""
+    assert pinned.identity() not in ("", Winners(pinned={KEY: TEMPLATE}).identity())
 
 
 def test_of_two_graphs_that_are_compiled_one_within_the_other_the_inner_one_asks(two: list[Any]):
@@ -227,15 +177,24 @@ def test_of_two_graphs_that_are_compiled_one_within_the_other_the_inner_one_asks
         assert choices._allowed(two) == two
 
 
-def test_other_compilations_and_who_wants_nothing_measured_are_left_alone(two: list[Any]):
+def test_other_compilations_are_left_alone(two: list[Any]):
     assert choices._allowed(two) == two
     timings = dict(zip(two, (1.0, 2.0, 3.0), strict=True))
     choices._measured(timings)
     assert len(timings) == 3
-    never = Winners(measuring="never")
-    with choosing(never, "graph_1"):
-        assert choices._allowed(two) == two
-    assert never.found == {}
+
+
+def test_of_a_product_s_ways_the_one_with_the_least_of_a_processor_counts(
+    two: list[Any], monkeypatch: pytest.MonkeyPatch
+):
+    shares = iter((0.5, 1.0))
+    monkeypatch.setattr(choices, "Attendance", lambda: SimpleNamespace(share=lambda: next(shares)))
+    monkeypatch.setattr(Benchmarker, "benchmark_cpu", lambda *_, **__: 2.0)
+    with choosing(Winners(), "graph_1"):
+        assert [Benchmarker().benchmark_cpu(len), Benchmarker().benchmark_cpu(len)] == [2.0, 2.0]
+        assert choices._at_work[-1].attended == 0.5
+        choices._allowed(two)
+        assert choices._at_work[-1].attended == 1.0, "the next product begins anew"
 
 
 @pytest.mark.slow
@@ -251,11 +210,11 @@ def test_the_torch_that_is_installed_computes_a_product_as_it_is_told(way: str, 
         return key
 
     monkeypatch.setattr(choices, "product", product)
-    fixed = ("mode=max-autotune", "target.linear=mkl", "inductor.fx_graph_cache=false")
+    fixed = ("mode=max-autotune", "inductor.fx_graph_cache=false")
     model = nn.Linear(32, 48).eval()
     x = torch.randn(16, 32)
     kernels = f"target.kernels={{mkl_linear_16x32_48x32_float32: {way}}}"
-    fast = npucompose.compile(model, *fixed, kernels, "target.measuring=never")
+    fast = npucompose.compile(model, *fixed, kernels)
     with torch.no_grad():
         torch.testing.assert_close(fast(x), model(x))
     (compilation,) = fast.materialised.backend.compilations

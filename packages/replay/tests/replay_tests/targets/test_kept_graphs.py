@@ -33,7 +33,7 @@ from tests.graph_helpers import traced
 
 keeps = kept_graphs.keeps
 """As it is, before the tests' own hand is laid on it (conftest.py)."""
-FUSED = ("mode=max-autotune", "inductor.max_autotune=null", "target.measuring=never")
+FUSED = ("mode=max-autotune", "inductor.max_autotune=null")
 
 
 @pytest.fixture(autouse=True)
@@ -114,42 +114,31 @@ def test_what_aotautograd_does_more_to_is_not_kept(kept_here: Path):
     assert not kept_here.exists()
 
 
-def test_what_a_busy_machine_left_open_is_not_kept(kept_here: Path):
-    known = Winners()
-    known.keep(Winner(key="graph_1", winner="fused", by="default", why="the machine was busy: this process had …"))
-    keep(known)
-    assert not kept_here.exists()
+def measured(winner: str = "template") -> Winner:
+    return Winner(key="mm_1", winner=winner, by="measured", times_us={"template": 1.0, "mm": 2.0})
 
 
 def test_another_winner_lets_nothing_be_found():
     known = Winners()
-    for name in ("fused", "unfused"):
-        known.keep(Winner(key="graph_1", winner=name, by="measured", times_us={"fused": 1.0, "unfused": 2.0}))
-        if name == "fused":
-            keep(known)
-            assert found(kept_by())
+    known.keep(measured())
+    keep(known)
+    assert found(kept_by())
+    known.keep(measured("mm"))
     assert not found(kept_by())
 
 
 def test_what_is_loaded_says_who_won_it():
     known, later = Winners(), kept_by()
-    known.keep(Winner(key="graph_1", winner="fused", by="measured", times_us={"fused": 1.0, "unfused": 2.0}))
+    known.keep(measured())
     keep(known)
     assert found(later)
-    assert later.winners.found["graph_1"].winner == "fused"
+    assert later.winners.found["mm_1"].winner == "template"
 
 
 def test_nothing_is_found_where_the_machine_has_forgotten_the_winner():
     known = Winners()
-    known.found["graph_1"] = Winner(key="graph_1", winner="fused", by="measured", times_us={"fused": 1.0})
+    known.found["mm_1"] = measured()
     keep(known)
-    assert not found(kept_by())
-
-
-def test_products_that_were_measured_again_let_nothing_be_found():
-    keep()
-    again = Winners(measuring="always")
-    again.keep_products("graph_1", {"mm_1": "template"})
     assert not found(kept_by())
 
 
@@ -290,7 +279,6 @@ def test_a_later_process_replays_what_was_kept_and_compiles_nothing(compiled: li
         ("passes=cse",),
         ("inductor.epilogue_fusion=false",),
         ("inductor.fx_graph_cache=false",),
-        ("target.measuring=always",),
     ],
     ids=lambda given: given[0],
 )

@@ -7,7 +7,6 @@
 #include "front.h"
 #include "gate.h"
 #include "held_kernels.inc"
-#include "onednn.h"
 #include "packed.h"
 
 namespace py = pybind11;
@@ -107,7 +106,6 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   using npucompose::Recording;
   m.attr("torch_version") = TORCH_VERSION;
   m.attr("lacking") = py::str(NPUCOMPOSE_LACKING);
-  m.attr("has_onednn") = npucompose::define_onednn();
   m.def("alone", [](const py::function& act) {
     const npucompose::OneThread quiet;
     return act();

@@ -8,7 +8,6 @@
 
 #include "generated.h"
 #include "lent_operands.h"
-#include "onednn.h"
 #include "packed.h"
 #include "pointwise.h"
 #include "torch_internal.h"
@@ -180,8 +179,7 @@ at::Tensor place_of(const c10::OperatorHandle& op, const Stack& args, const std:
 
 KernelPtr placed_kernel(const c10::OperatorHandle& op, const Stack& args, const at::Tensor& out) {
   if (KernelPtr found = packed_kernel(op, args, out)) return found;
-  if (KernelPtr found = pointwise_kernel(op, args, out)) return found;
-  return onednn_kernel(op, args, out);
+  return pointwise_kernel(op, args, out);
 }
 
 Recording::Recording() : settings_(product_settings()), forks_(Forkable::forks()) {}

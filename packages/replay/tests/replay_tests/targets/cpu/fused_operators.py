@@ -25,7 +25,7 @@ from npucompose_replay.interface import watching
 from replay_tests.op_samples import BY_NAME, Call, common_methods_invocations, equal, families, line_of
 from replay_tests.semantics.harness import TOLERANCE
 
-CHOICES = ("mode=max-autotune", "inductor.fallback_random=true", "target.when_new=at_once", "target.measuring=never")
+CHOICES = ("mode=max-autotune", "inductor.fallback_random=true", "target.when_new=at_once")
 """Random numbers are eager's, and every signature is recorded when it first comes."""
 DTYPES = (torch.float32, torch.int64, torch.bool, torch.complex64, torch.float64, torch.bfloat16, torch.float16)
 """The first of these that an operator supports."""

@@ -22,11 +22,10 @@ from npucompose_replay.front.detached import DetachError
 from npucompose_replay.gate import Refused
 from npucompose_replay.inductor.code import InductorCode, UnreadCode
 from npucompose_replay.inductor.subjects import Subject
-from npucompose_replay.products.winners import Winners
 from replay_tests.test_forks import in_child
 from tests.graph_helpers import same
 
-FUSED = ("mode=max-autotune", "inductor.max_autotune=null", "target.measuring=never")
+FUSED = ("mode=max-autotune", "inductor.max_autotune=null")
 """Without timing kernels: these claims are not about speed."""
 WRAPPER = (*FUSED, "inductor.replay=wrapper")
 
@@ -224,7 +223,7 @@ def test_compile_partial_says_what_becomes_of_what_cannot_be_replayed(choices: t
 
     def recorded() -> Any:
         recording: Any = backend.target.recording  # type: ignore[attr-defined]
-        return recording.recorder(backend, Winners()).lowered(subject, SimpleNamespace(current_callable=len))
+        return recording.recorder(backend).lowered(subject, SimpleNamespace(current_callable=len))
 
     if refused:
         with pytest.raises(CaptureError, match="its code is not called as Python that Inductor generated"):
