@@ -28,7 +28,7 @@ from cattrs.gen import make_dict_structure_fn, override
 
 from npucompose.errors import ConfigError, did_you_mean, listed, unknown
 from npucompose.table.gone import instead_of
-from npucompose.table.options import INT64_MAX
+from npucompose.table.options import INT64_MAX, set_by_engine
 
 T = TypeVar("T")
 
