@@ -111,6 +111,15 @@ def _never_direct(init: Callable[..., Any]) -> Callable[..., Any]:
     return made
 
 
+def _made_by_torch(where_wanted: Callable[..., Any]) -> Callable[..., Any]:
+    """Results of oneDNN's operators lie where torch makes them, so that no kept primitive can put them elsewhere."""
+
+    def asked(self: Any, node: Any, traits: Any, *more: Any) -> Any:
+        return None if traits.op.namespace == "mkldnn" else where_wanted(self, node, traits, *more)
+
+    return asked
+
+
 KERNELS, PRODUCTS = f"{REPLAY}.inductor.kernels", f"{REPLAY}.products"
 GROUPS: Mapping[str, Mapping[str, tuple[Switch, ...]]] = {
     "text of Inductor's templates, all": {
@@ -135,6 +144,9 @@ GROUPS: Mapping[str, Mapping[str, tuple[Switch, ...]]] = {
 """{related tunings: {one of them: what is switched off for it}}."""
 ALONE: Mapping[str, tuple[Switch, ...]] = {
     "huge pages": (Switch(f"{REPLAY}.captured_graph", "move_weights", _left),),
+    "kept primitives of oneDNN (native)": (
+        Switch(f"{REPLAY}.capture.calls", "Calls._where_wanted", wraps=_made_by_torch),
+    ),
     "held kernels (native)": (Switch(f"{REPLAY}.executor.native", "Native.__init__", wraps=_never_direct),),
 }
 WHOLE = {group: tuple(chain(*members.values())) for group, members in GROUPS.items()}
@@ -148,6 +160,7 @@ MODULES: Mapping[str, tuple[str, ...]] = {
     "folded scales": ("products/folded_scales",),
     "in-place scatter": ("inductor/in_place",),
     "huge pages": ("memory/huge_pages",),
+    "kept primitives of oneDNN (native)": ("executor/onednn_functions",),
 }
 """{a tuning: the modules that are there for it, of a group beside those of its members}."""
 GONE: Mapping[str, int | None] = {

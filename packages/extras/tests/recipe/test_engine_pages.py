@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from importlib.util import find_spec
 from typing import Any
+
+import pytest
 
 from npucompose.recipe import Exported, Imported, export, import_command_line
 from npucompose.recipe.imported import import_settings
 
+NEEDS_VLLM = pytest.mark.skipif(
+    find_spec("npucompose_vllm") is None, reason="extensions.vllm is a section of npucompose-vllm"
+)
 CANN = "cann-recipes-infer"
 V0_11 = "vllm-ascend 0.11"
 OMNI = "omni-infer"
@@ -188,6 +194,7 @@ def test_the_settings_of_serving_projects_are_read_like_this(golden: Callable[[s
     golden("recipe/engine_settings.txt", "\n".join(read))
 
 
+@NEEDS_VLLM
 def test_recipes_are_written_for_serving_projects_like_this(golden: Callable[[str, str], None]) -> None:
     written = [
         command(f"{about}, for {to}", export(*given, to=to))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import shlex
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,9 @@ from npucompose.recipe import Imported, export, import_command_line, import_file
 from npucompose.recipe.dialects import read_command_line
 from npucompose_extras.engine_dialects import vllm_keys
 
+NEEDS_VLLM = pytest.mark.skipif(
+    find_spec("npucompose_vllm") is None, reason="extensions.vllm is a section of npucompose-vllm"
+)
 DEPLOYED = """
 export HF_HOME=/models
 nohup vllm serve org/model-8B --host 0.0.0.0 --port 8000 \\
@@ -183,6 +187,7 @@ def again(folder: Path, found: Imported, to: str) -> Imported:
         "--enforce-eager",
     ],
 )
+@NEEDS_VLLM
 def test_imported_exported_and_imported_is_the_same_recipe(given: str, tmp_path: Path) -> None:
     first = import_command_line(f"vllm serve m {given}")
     second = again(tmp_path, first, "vllm")
@@ -190,6 +195,7 @@ def test_imported_exported_and_imported_is_the_same_recipe(given: str, tmp_path:
     assert second.unread == ()
 
 
+@NEEDS_VLLM
 def test_vllm_ascends_too(tmp_path: Path) -> None:
     given = """--compilation-config '{"cudagraph_mode": "FULL", "cudagraph_capture_sizes": [1, 8]}'
         --additional-config '{"ascend_compilation_config": {"enable_npugraph_ex": true}}'"""
@@ -197,6 +203,7 @@ def test_vllm_ascends_too(tmp_path: Path) -> None:
     assert again(tmp_path, first, "vllm-ascend").tree == first.tree
 
 
+@NEEDS_VLLM
 def test_what_vllm_cannot_be_told_is_named() -> None:
     exported = export(
         "mode=max-autotune", "passes=[cse,remove_noop]", "tiling=sink", "strict=off", "compile.fullgraph=false",
@@ -237,6 +244,7 @@ def test_what_vllm_cannot_be_told_is_named() -> None:
         (["mode=max-autotune", "shapes=dynamic"], [], ["mode=max-autotune", "shapes=dynamic"]),
     ],
 )
+@NEEDS_VLLM
 def test_sglangs_arguments_on_an_npu(choices: list[str], arguments: list[str], missing: list[str]) -> None:
     exported = export(*choices, to="sglang")
     assert list(exported.arguments) == ["--device", "npu", "--attention-backend", "ascend", *arguments]

@@ -13,7 +13,7 @@
 | gradient mode, default dtype and device | Dynamo guards them; a detached handle asks itself (`call_mode`) |
 | deterministic algorithms, torch.compile's stance | the same |
 
-executor/src/gate.h and front.cpp are the same for the replayer in C++.
+executor/src/gate.h and front_values.h are the same for the replayer in C++.
 """
 
 from __future__ import annotations

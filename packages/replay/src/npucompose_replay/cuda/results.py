@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -131,8 +130,6 @@ class ResultMemory:
         self._statics = [Static(o.piece, o.layout).lay(self._memory[o.piece].storage) for o in self._outputs]
         self._laid = [[s.tensor for s in self._statics if s.buffer == piece] for piece in range(len(self._memory))]
         """In each piece."""
-        self._whole = [len(self._laid[o.piece]) == 1 and _is_dense(o.layout) for o in self._outputs]
-        """Results that `clone` copies as they lie, at the beginning of their memory."""
 
     def fill(self, values: Sequence[Any]) -> None:
         """Put what a run returned where it belongs."""
@@ -166,10 +163,7 @@ class ResultMemory:
         """The results in new memory, which shares as theirs does."""
         copied: dict[int, torch.UntypedStorage] = {}
         made: list[torch.Tensor] = []
-        for static, whole in zip(self._statics, self._whole, strict=True):
-            if whole:
-                made.append(static.tensor.clone())
-                continue
+        for static in self._statics:
             if static.buffer not in copied:
                 copied[static.buffer] = self.tensors[static.buffer].clone().untyped_storage()
             made.append(static.layout.over(copied[static.buffer]))
@@ -183,13 +177,6 @@ def _flat(tensor: torch.Tensor, layout: StorageLayout) -> torch.Tensor:
         low, high = layout.span()
         return tensor.as_strided(((high - low) // layout.dtype.itemsize,), (1,))
     return tensor if once == layout else tensor.as_strided(once.shape, once.stride)
-
-
-def _is_dense(layout: StorageLayout) -> bool:
-    """Its elements fill its memory up to the last, each place once."""
-    low, high = layout.span()
-    filled = high - low == math.prod(layout.shape) * layout.dtype.itemsize
-    return filled and not (layout.offset or layout.overlaps_itself() or layout.conj or layout.neg)
 
 
 def _address(tensor: torch.Tensor) -> int:

@@ -16,7 +16,7 @@ from npucompose.graphs import Aliases
 from npucompose_replay.cuda.cache import CudaCache
 from npucompose_replay.cuda.device import SharedPool
 from npucompose_replay.cuda.recording import Buffers, CudaCapture, CudaRecording, Uses
-from npucompose_replay.cuda.results import InPiece, Piece, ResultMemory, Results, _flat, _is_dense
+from npucompose_replay.cuda.results import InPiece, Piece, ResultMemory, Results, _flat
 from npucompose_replay.gate import Refused
 from npucompose_replay.operands import layout_of
 from npucompose_replay.plan import Literally, SameAsInput, SameAsOutput, ViewOfInput
@@ -387,16 +387,6 @@ def test_results_are_read_by_inputs_that_lie_in_their_memory() -> None:
     assert memory.is_read([3, None, behind, whole[2:3]])
     assert not memory.is_read([3, None, behind, whole[:0]])
     assert not memory.is_read([])
-
-
-def test_a_layout_is_dense_where_its_elements_fill_their_memory_once() -> None:
-    x = torch.arange(6.0).reshape(2, 3)
-    dense = {"x": x, "t": x.t(), "one": x[0, 0]}
-    gaps = {
-        "behind others": x[1:], "columns": x[:, :2], "every other": x.flatten()[::2], "expanded": x[0].expand(4, 3),
-        "unfolded": x.flatten().unfold(0, 4, 1), "negated": negated_view(x),
-    }  # fmt: skip
-    assert {name for name, tensor in {**dense, **gaps}.items() if _is_dense(layout_of(tensor))} == set(dense)
 
 
 def test_what_is_copied_has_each_element_once_or_the_whole_span() -> None:
