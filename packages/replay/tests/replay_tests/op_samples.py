@@ -14,7 +14,7 @@ import types
 import unittest
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.fx.experimental.proxy_tensor import make_fx
@@ -22,8 +22,10 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from npucompose.bits import same_bytes
 from npucompose.errors import NpuComposeError
-from npucompose_replay.captured_graph import CapturedGraph
-from npucompose_replay.executor.trial import ExecutorName
+
+if TYPE_CHECKING:  # tests of the core take the samples, and may run without this package
+    from npucompose_replay.captured_graph import CapturedGraph
+    from npucompose_replay.executor.trial import ExecutorName
 
 if importlib.util.find_spec("expecttest") is None:
     # The samples sit beside torch's test base class, which inherits from this package; nothing else of it is used.
@@ -50,6 +52,8 @@ def verdict(name: str, executor: ExecutorName = "native") -> str:
         return "eager differs: uninitialised memory has no value to compare"
     if torch.float32 not in op.supported_dtypes("cpu"):
         return "no sample: float32 is not supported on the CPU"
+    from npucompose_replay.captured_graph import CapturedGraph
+
     try:
         calls = _calls(op)
     except Exception as error:  # noqa: BLE001 - a sample that torch itself cannot make is a reason to write down
