@@ -15,9 +15,9 @@ from npucompose.targets.base import ModeSupport
 
 
 def test_choices_are_texts_and_lists_of_texts() -> None:
-    assert list(api._choices(["a=1", ["b=2", ("c=3",)]])) == ["a=1", "b=2", "c=3"]
+    assert api.caller_choices(["a=1", ["b=2", ("c=3",)]]) == ("a=1", "b=2", "c=3")
     with pytest.raises(ConfigError, match="a choice is a text like 'mode=reduce-overhead'; given 3"):
-        list(api._choices(["a=1", [3]]))
+        api.caller_choices(["a=1", [3]])
     for choice in ("model=add", "+model.x=1", "~pipeline=run", "++pipeline.x=1"):
         with pytest.raises(ConfigError, match="has no meaning here: the model is the caller's"):
             api.materialize(choice)

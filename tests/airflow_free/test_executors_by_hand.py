@@ -24,6 +24,9 @@ from airflow_free.outcome import Outcome
 from airflow_free.store import Record, Store
 from tests.airflow_free.begun_points import KEY, begun, job, task
 
+# Note [Private names]
+# No Ray runs here: its answers, and what is asked of it between them, are written by hand.
+
 
 def record(stage: str = "knead", key: str = KEY, **facts: Any) -> Record:
     return Record(stage=stage, key=key, facts=facts, seconds=1.0)

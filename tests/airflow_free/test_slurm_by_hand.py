@@ -16,6 +16,9 @@ from airflow_free.executors.slurm import SlurmOptions
 from airflow_free.outcome import Outcome
 from tests.airflow_free.begun_points import begun, job, task
 
+# Note [Private names]
+# No Slurm runs here: its answers, and what is asked of it between them, are written by hand.
+
 
 class FailedJob(Exception):
     pass

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import attrs
 import pytest
@@ -88,11 +89,9 @@ def test_the_command_ends_with_1_where_the_recipe_has_to_be_changed(
         migration({}, "newest")
 
 
-def test_a_mode_that_is_no_name_is_none() -> None:
-    assert migrate._mode({"mode": {"name": 3}}) is None
-    assert migrate._mode({"mode": 3}) is None
-    assert migrate._mode({"defaults": [{"override /mode": ["a"]}]}) is None
-    assert migrate._mode({}) is None
+@pytest.mark.parametrize("said", [{"mode": {"name": 3}}, {"mode": 3}, {"defaults": [{"override /mode": ["a"]}]}])
+def test_a_mode_that_is_no_name_is_none(said: dict[str, Any]) -> None:
+    assert migration(said, "2.14.0") == migration({}, "2.14.0")
 
 
 def test_options_behind_one_that_is_gone_are_told_all_the_same() -> None:

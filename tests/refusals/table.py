@@ -28,6 +28,8 @@ class Table:
     packages: tuple[str, ...]
     """Import names."""
     cases: tuple[Case, ...] = ()
+    of_programs: tuple[str, ...] = ()
+    """Functions that refuse what a program passes to them, and read nothing of a stranger's."""
 
     @property
     def modules(self) -> list[str]:
@@ -44,7 +46,8 @@ class Table:
 
     def without_a_case(self, module: str) -> list[str]:
         having = {rule for case in self.cases if case.module == module for rule in case.found()}
-        return [str(rule) for rule in rules_of(module) if rule not in having]
+        rules = [rule for rule in rules_of(module) if not set(rule.within) & set(self.of_programs)]
+        return [str(rule) for rule in rules if rule not in having]
 
     def hold_all_readers(self) -> None:
         """Every module that reads is in the table or named with a reason, and no other is named."""

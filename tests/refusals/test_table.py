@@ -24,6 +24,7 @@ TABLE = Table(
     cases=(
         *texts.CASES, *foreign.CASES, *scripts.CASES, *records.CASES, *devices.CASES, *profile_tables.CASES,
     ),
+    of_programs=("compile_config", "_of_a_file", "_wants_transformers"),
 )  # fmt: skip
 
 

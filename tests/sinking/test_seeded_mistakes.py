@@ -101,7 +101,7 @@ def test_tiling_sink_is_off() -> None:
     (blame,) = facts.blame
     assert (blame.argument, blame.rule) == ("actual_seq_lengths_kv", "rule 5")
     assert blame.source is not None
-    assert blame.source.startswith("attention_decode.py:")
+    assert blame.source.startswith("decoders.py:")
     assert problems(facts) == ["S0", "S4", "S5"]
 
 

@@ -55,7 +55,7 @@ CHAINS = [vector(20), cube(40), vector(20), vector(30), cube(20), vector(20), Wo
 def test_cube_and_vector_beside_each_other_are_found_the_order_of_the_faster_of_the_published_schedules() -> None:
     """cann-recipes-infer, multi_stream_principles.md, 2.1.3: 110 µs as it comes, 100 µs with an order added."""
     problem = problem_of(two_chains, CHAINS)
-    found = planning._choose(problem, ON).scheduled
+    found = planning.choose(problem, ON).scheduled
     assert found.simulation.makespan == pytest.approx(100.0)
     assert problem.serial_us == 150.0
     as_it_comes = schedule(problem, [0, 0, 0, 1, 1, 1, 0], range(7), ((3, 0), (4, 1)))
@@ -78,26 +78,26 @@ HALF = Work(us=T, fixed_us=T / 2, vector=48)
 def test_two_kernels_that_fill_the_device_are_given_half_of_it_each_where_that_was_asked_for() -> None:
     """cann-recipes-infer, multi_stream_principles.md, 2.2.2: 2 T one after the other, 1.5 T on half the cores each."""
     asked = problem_of(pair, [HALF, HALF, Work(us=0.0)], split_cores=True)
-    found = planning._choose(asked, ON)
+    found = planning.choose(asked, ON)
     assert found.scheduled.simulation.makespan == pytest.approx(1.5 * T)
     assert found.plan.cores == {name: Cores(aicore=12, vectorcore=24) for name in ("abs_1", "exp")}
-    without = planning._choose(problem_of(pair, [HALF, HALF, Work(us=0.0)]), ON)
+    without = planning.choose(problem_of(pair, [HALF, HALF, Work(us=0.0)]), ON)
     assert without.scheduled.simulation.makespan == pytest.approx(2 * T)
     assert without.plan.cores == {}
-    unable = planning._choose(asked, attrs.evolve(ON, core_limits=False))
+    unable = planning.choose(asked, attrs.evolve(ON, core_limits=False))
     assert (unable.scheduled.simulation.makespan, unable.plan.cores) == (pytest.approx(2 * T), {})
 
 
 def test_cores_are_not_divided_where_they_are_all_that_takes_time() -> None:
     """Half of the cores take twice as long: 2 T as before, and no limit."""
     asked = problem_of(pair, [vector(T), vector(T), Work(us=0.0)], split_cores=True)
-    found = planning._choose(asked, ON)
+    found = planning.choose(asked, ON)
     assert (found.scheduled.simulation.makespan, found.plan.cores) == (pytest.approx(2 * T), {})
 
 
 def test_the_longer_of_two_is_given_more_cores() -> None:
     long, short = Work(us=90.0, fixed_us=40.0, vector=48), Work(us=30.0, fixed_us=15.0, vector=48)
-    found = planning._choose(problem_of(pair, [long, short, Work(us=0.0)], split_cores=True), ON)
+    found = planning.choose(problem_of(pair, [long, short, Work(us=0.0)], split_cores=True), ON)
     assert found.plan.cores["abs_1"] == Cores(aicore=18, vectorcore=36)
     assert found.plan.cores["exp"] == Cores(aicore=6, vectorcore=12)
     assert found.scheduled.simulation.makespan == pytest.approx(40 + 50 / 0.75)
@@ -105,14 +105,14 @@ def test_the_longer_of_two_is_given_more_cores() -> None:
 
 def test_a_mixed_kernel_leaves_vector_cores_to_its_neighbour() -> None:
     mixed = Work(us=40.0, fixed_us=30.0, cube=24, vector=48)
-    found = planning._choose(problem_of(pair, [mixed, HALF, Work(us=0.0)], split_cores=True), ON)
+    found = planning.choose(problem_of(pair, [mixed, HALF, Work(us=0.0)], split_cores=True), ON)
     assert found.scheduled.simulation.makespan < mixed.us + HALF.us - 10
     assert set(found.plan.cores) == {"abs_1", "exp"}
 
 
 def test_a_gang_is_given_no_part_of_the_cores() -> None:
     gang = Work(us=T, vector=48, gang=True)
-    found = planning._choose(problem_of(pair, [gang, HALF, Work(us=0.0)], split_cores=True), ON)
+    found = planning.choose(problem_of(pair, [gang, HALF, Work(us=0.0)], split_cores=True), ON)
     assert found.plan.cores == {}
 
 

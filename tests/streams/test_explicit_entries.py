@@ -233,8 +233,12 @@ def test_every_module_around_a_node_is_offered() -> None:
 
 
 def test_of_many_names_eight_are_told() -> None:
-    told = matching._near("qqqq", [f"name{k}" for k in range(9)])
-    assert told == "There are: name0, name1, name2, name3, name4, name5, name6, name7, …."
-    assert matching._near("qqqq", [f"name{k}" for k in range(8)]).endswith("name7.")
-    assert matching._near("name1", [f"name{k}" for k in range(9)]).startswith("Near: name1")
-    assert matching._near("name1", [f"name{k}" for k in range(9)]).count(",") == 2
+    def told(asked: str, count: int) -> str:
+        graph = fx.Graph()
+        nodes = [graph.create_node("call_function", torch.abs, name=f"name_{k}") for k in range(count)]
+        return matching.why_none(Match(name=asked), nodes, []).partition("'. ")[2]
+
+    assert told("qqqq", 9) == "There are: name_0, name_1, name_2, name_3, name_4, name_5, name_6, name_7, …."
+    assert told("qqqq", 8).endswith("name_7.")
+    assert told("name_x", 9).startswith("Near: name_")
+    assert told("name_x", 9).count(",") == 2

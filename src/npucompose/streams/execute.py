@@ -167,14 +167,15 @@ def _run(graph: fx.Graph, inputs: ExampleInputs, order: Sequence[fx.Node]) -> di
     try:
         for kernel in order:
             execution.prepare(kernel)
-            made[kernel.name] = _checksum(execution.run(kernel))
-        made[""] = [_checksum(value) for value in (*execution.outputs(), *inputs.written(values))]
+            made[kernel.name] = checksum(execution.run(kernel))
+        made[""] = [checksum(value) for value in (*execution.outputs(), *inputs.written(values))]
     except KeyError as error:
         made[""] = f"'{error.args[0]}' is read before it is made"
     return made
 
 
-def _checksum(value: Any) -> Any:
+def checksum(value: Any) -> Any:
+    """Of the bits of a value's tensors; the value itself where none has its bytes in a row."""
     parts = [
         zlib.crc32(tensor.detach().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
         for tensor in tensors_in(value)

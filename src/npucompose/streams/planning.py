@@ -192,7 +192,7 @@ def plan(graph: fx.Graph, wanted: Streams, can: Capabilities) -> StreamAssignmen
     For `mm = x @ x; a = x.abs(); s = a - x; return mm + s`: mm and the sum on the default stream, abs and sub on
     "stream1", one event from sub to the sum.
     """
-    return _choose(Problem.from_graph(graph, wanted, can), can).plan
+    return choose(Problem.from_graph(graph, wanted, can), can).plan
 
 
 def predicted_us(graph: fx.Graph, wanted: Streams, can: Capabilities) -> float:
@@ -201,7 +201,7 @@ def predicted_us(graph: fx.Graph, wanted: Streams, can: Capabilities) -> float:
     A prediction: it compares graphs that compute the same.
     """
     problem = Problem.from_graph(graph, wanted, can)
-    return min(_choose(problem, can).scheduled.simulation.makespan, problem.serial_us)
+    return min(choose(problem, can).scheduled.simulation.makespan, problem.serial_us)
 
 
 def apply(graph: fx.Graph, wanted: Streams, can: Capabilities) -> int:
@@ -242,7 +242,7 @@ def _apply(graph: fx.Graph, wanted: Streams, can: Capabilities) -> tuple[int, De
     problem = Problem.from_graph(graph, wanted, can)
     if is_planned(graph) and not has_only_limits(graph):
         return keep(graph, problem, can)
-    found = _choose(problem, can)
+    found = choose(problem, can)
     trial = _trial(found, can)
     why_not = _not_worth_it(found, can, trial)
     if why_not and not is_over(problem):
@@ -325,7 +325,8 @@ def _not_worth_it(found: NamedPlan, can: Capabilities, trial: TrialRequest | Non
     return f"{_gain_words(found)} is below streams.min_gain {wanted.min_gain:.1%}"
 
 
-def _choose(problem: Problem, can: Capabilities) -> NamedPlan:
+def choose(problem: Problem, can: Capabilities) -> NamedPlan:
+    """The plan that is made of a problem: the one that a person wrote, or the best of those that were found."""
     wanted = problem.wanted
     if wanted.kind == "none":
         return named(problem, [DEFAULT_STREAM] * len(problem.kernels), {})

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from pathlib import Path
 from typing import Any
 
 from tests.npu import needs
+
+
+def found_by_path() -> dict[str, str]:
+    """The environment of a process that finds the tests' own modules as this one does."""
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
 
 
 def in_a_process(script: str, *arguments: str) -> Any:

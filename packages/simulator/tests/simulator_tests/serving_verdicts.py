@@ -20,7 +20,7 @@ from npucompose.compose.session import Session
 from npucompose.compose.tree import compose
 from npucompose.experiment.explain import captured, explained
 from npucompose.models.base import Built
-from tests.sinking.serving_models import CASES
+from simulator_tests.serving_models import CASES
 
 
 def session_of(target: str, name: str, mode: str) -> Session:

@@ -12,8 +12,10 @@ from typing import Any
 
 import pytest
 
+from simulator_tests.processes import found_by_path
+from simulator_tests.serving_models import CASES
 from tests.npu.needs import offline
-from tests.sinking.serving_models import CASES
+from tests.npu.place import ROOT
 
 HERE = Path(__file__).parent
 SAMPLE = (
@@ -35,7 +37,7 @@ BUILT_IN_SAMPLE = ("paged_decode:static:layout=TND", "mla_decode:dynamic", "moe_
 @cache
 def verdicts(target: str, names: Sequence[str]) -> Mapping[str, Any]:
     script = [sys.executable, str(HERE / "serving_verdicts.py"), target, *names]
-    done = subprocess.run(script, cwd=HERE.parents[1], capture_output=True, text=True, check=False)
+    done = subprocess.run(script, capture_output=True, text=True, cwd=ROOT, env=found_by_path(), check=False)
     assert done.returncode == 0, done.stderr[-2000:]
     return json.loads(done.stdout.splitlines()[-1])
 

@@ -27,7 +27,7 @@ from npucompose.ops import npu
 from npucompose.ops.catalogue import shipped
 from npucompose.vendor import wheel_operators
 from npucompose.vendor.versions import REFERENCE
-from tests.ops import npu_calls
+from simulator_tests import npu_calls
 
 
 class OneOperator(torch.nn.Module):

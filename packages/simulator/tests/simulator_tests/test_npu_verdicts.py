@@ -15,7 +15,9 @@ import pytest
 
 from npucompose.ops.catalogue import shipped
 from npucompose.targets.npu_offline import wheel
+from simulator_tests.processes import found_by_path
 from tests.npu.needs import offline
+from tests.npu.place import ROOT
 
 HERE = Path(__file__).parent
 SAMPLE = (
@@ -41,7 +43,7 @@ def all_verdicts(target: str) -> Mapping[str, Any]:
 
 def verdicts(target: str, *names: str) -> Mapping[str, Any]:
     script = [sys.executable, str(HERE / "npu_verdicts.py"), target, *names]
-    done = subprocess.run(script, cwd=HERE.parents[1], capture_output=True, text=True, check=False)
+    done = subprocess.run(script, capture_output=True, text=True, cwd=ROOT, env=found_by_path(), check=False)
     assert done.returncode == 0, done.stderr[-2000:]
     return json.loads(done.stdout.splitlines()[-1])
 
