@@ -58,11 +58,11 @@ def row(op: str, way: str, path: int) -> dict[str, Any]:
 
     from npucompose.compose.check import check
     from npucompose.compose.session import Session
-    from npucompose.compose.sinking import question_of
     from npucompose.compose.tree import compose
     from npucompose.errors import ConfigError
     from npucompose.experiment.explain import explained
-    from npucompose.npu.static_graph import diagnose
+    from npucompose.npu.static_graph.diagnosis import diagnose
+    from npucompose.npu.static_graph.session import question_of
 
     head = {"op": op, "lengths": way, "path": path}
     try:

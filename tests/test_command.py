@@ -250,7 +250,7 @@ def test_the_doctor_looks_at_the_store_that_is_used(
 
 
 def test_hydra_s_ends_become_ours(monkeypatch: pytest.MonkeyPatch) -> None:
-    from npucompose.compose import hydra_loader
+    from npucompose.compose import sources
 
     before = list(sys.argv)
     composer: Any = SimpleNamespace(application=lambda: "loader", config_name="name")
@@ -261,10 +261,10 @@ def test_hydra_s_ends_become_ours(monkeypatch: pytest.MonkeyPatch) -> None:
             assert sys.argv[0] == "mine"
             raise SystemExit(code)
 
-        monkeypatch.setattr(hydra_loader, "run_application", run)
+        monkeypatch.setattr(sources, "run_application", run)
         assert running._hydra("a", "mine run", composer, "t") == status  # type: ignore[arg-type]
         assert sys.argv == before
-    monkeypatch.setattr(hydra_loader, "run_application", lambda *given: None)
+    monkeypatch.setattr(sources, "run_application", lambda *given: None)
     assert running._hydra("a", "mine run", composer, "t") == 0  # type: ignore[arg-type]
 
 

@@ -22,7 +22,7 @@ from torch._dynamo.exc import RestartAnalysis
 from torch._guards import TracingContext, tracing
 
 import npucompose
-from npucompose.targets.input_sources import kind_of_source, sources_of
+from npucompose.targets.compilation import kind_of_source, sources_of
 from tools.judged_calls import Calls, calls, difference, in_words
 from tools.judged_inputs import Pool, Uncopied
 

@@ -29,13 +29,18 @@ MOVED = {
     "npucompose.file_commands": "npucompose.commands",
     "npucompose.new": "npucompose.cli.new",
     "npucompose.outputs": "npucompose.commands",
+    "npucompose.ops.generated": "npucompose_replay.generated",
     "npucompose.passes.dual_batch": "npucompose_extras.dual_batch",
     "npucompose.profiles": "npucompose_devtools.profiles",
     "npucompose.replay": "npucompose_replay",
+    "npucompose.results.capture": "npucompose.npu.capture.records",
+    "npucompose.results.sinking": "npucompose.npu.static_graph.records",
+    "npucompose.schema.options": "npucompose.table.options",
     "npucompose.serving.vllm": "npucompose_vllm",
     "npucompose.sinking": "npucompose.npu.static_graph",
     "npucompose.streams.pool": "npucompose.placement",
     "npucompose.targets.npu_offline.simulator": "npu_simulator",
+    "npucompose.targets.npu_offline.simulators": "npucompose.targets.npu_offline",
     "npucompose.targets.torchair": "npucompose.npu.torchair",
 }
 """{name until 0.2: name now}; what lies below another name stands before it."""

@@ -8,13 +8,14 @@ from typing import Any
 import torch
 from torch import nn
 
-from npucompose.npu.capture import CaptureMode, CaptureQuestion, CaptureRuntime, Seen, judge
-from npucompose.npu.capture.breaks import recorded_breaks
-from npucompose.npu.capture.devices import simulated
-from npucompose.npu.capture.machine import SimulatedMachine
-from npucompose.npu.capture.reading import read
-from npucompose.npu.capture.watch import called, watching
-from npucompose.results.capture import CaptureLegality
+from npucompose.npu.capture.legality import CaptureQuestion, Seen, judge
+from npucompose.npu.capture.reading import read, recorded_breaks
+from npucompose.npu.capture.records import CaptureLegality
+from npucompose.npu.capture.rules import CaptureMode
+from npucompose.npu.capture.simulated.devices import simulated
+from npucompose.npu.capture.simulated.machine import SimulatedMachine
+from npucompose.npu.capture.simulated.runtime import CaptureRuntime
+from npucompose.npu.capture.simulated.watch import called, watching
 
 
 def captured(model: Callable[[], Any], *, traced: bool = False, torch_npu: str | None = None,

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from npucompose.npu.capture.allocator import (
+from npucompose.npu.capture.pool import (
     BLOCK,
     LARGE_ALONE,
     LARGE_SEGMENT,

@@ -20,8 +20,9 @@ from npucompose.console import prints_apart
 from npucompose.errors import ConfigError
 from npucompose.experiment import explain
 from npucompose.experiment.stages.legality import LegalityStage
-from npucompose.report import capture as page
-from npucompose.results.capture import CaptureExplanation, CaptureLegality
+from npucompose.npu.capture import explanation as page
+from npucompose.npu.capture.explanation import CaptureExplanation
+from npucompose.npu.capture.records import CaptureLegality
 from npucompose.table.structure import of_facts
 
 MODELS = """

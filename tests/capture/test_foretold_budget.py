@@ -11,19 +11,18 @@ import pytest
 import torch
 from attrs import evolve
 
-from npucompose.compose import budget as foretelling
-from npucompose.compose import capture
-from npucompose.compose.budget import SizedCall, _graphs, sizes_of
-from npucompose.compose.capture import Traced, _budget, capture_of
 from npucompose.compose.check import check
 from npucompose.compose.session import Session
 from npucompose.compose.tree import compose
+from npucompose.npu.capture import session as capture
+from npucompose.npu.capture import session as foretelling
 from npucompose.npu.capture.budget import BudgetQuestion, CaptureBudget, Interval, capture_budget
 from npucompose.npu.capture.counts import CaptureCounts
+from npucompose.npu.capture.explanation import budget_lines
 from npucompose.npu.capture.pool import PoolRequests
-from npucompose.report.capture import budget_lines
-from npucompose.results.capture import CaptureLegality
-from npucompose.results.capture_budget import CaptureBudgetFacts
+from npucompose.npu.capture.records import CaptureBudgetFacts, CaptureLegality
+from npucompose.npu.capture.session import SizedCall, Traced, _budget, capture_of, sizes_of
+from npucompose.npu.capture.session import _captured_graphs as _graphs
 from npucompose.targets import foretelling as targets_foretelling
 from npucompose.targets.foretelling import ForetoldCall
 from npucompose.vendor.devices import device_of

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor, fx
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from npucompose.npu.capture.in_place import without_kernel
-from npucompose.results.capture import CaptureFinding
+from npucompose.npu.capture.reading import without_kernel
+from npucompose.npu.capture.records import CaptureFinding
 
 OPTION = "npugraph_ex.inplace_pass=false"
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from npucompose.npu.capture.memory import CaptureMemory
+from npucompose.npu.capture.simulated.memory import CaptureMemory
 from npucompose.races import Touch
 
 aten = torch.ops.aten

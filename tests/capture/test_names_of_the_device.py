@@ -12,9 +12,8 @@ import pytest
 import torch
 from torch import nn
 
-from npucompose.npu.capture.calls import calls
-from npucompose.npu.capture.rules import rules
-from npucompose.results.capture import CaptureLegality
+from npucompose.npu.capture.records import CaptureLegality
+from npucompose.npu.capture.rules import calls, rules
 from tests.capture.seeded import captured
 
 Tensor = torch.Tensor

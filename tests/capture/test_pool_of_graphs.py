@@ -13,12 +13,12 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
 
-from npucompose.npu.capture.allocator import SMALL_SEGMENT
 from npucompose.npu.capture.pool import (
     LEAST,
     LIBRARY_WORKSPACE,
     MOST,
     PADDING,
+    SMALL_SEGMENT,
     PoolRequests,
     PoolRules,
     Request,

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from npucompose.npu.capture import CaptureRuntime, rules
-from npucompose.results.capture import CaptureLegality
+from npucompose.npu.capture.records import CaptureLegality
+from npucompose.npu.capture.rules import rules
+from npucompose.npu.capture.simulated.runtime import CaptureRuntime
 from tests.capture.programs import Program, programs
 from tests.capture.seeded import captured
 

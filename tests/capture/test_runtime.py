@@ -9,8 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from npucompose.npu.capture import CaptureRuntime
-from npucompose.npu.capture.runtime import CAPTURING
+from npucompose.npu.capture.simulated.runtime import CAPTURING, CaptureRuntime
 from npucompose.races import Touch
 
 Act = tuple[str, int, int]

@@ -7,9 +7,11 @@ import torch
 from torch import fx, nn
 
 from npucompose.errors import ConfigError
-from npucompose.npu.capture import CAPTURE_MODES, CaptureQuestion, CaptureRule, CaptureRuntime, Seen, judge, rules
 from npucompose.npu.capture.codes import error_codes
+from npucompose.npu.capture.legality import CaptureQuestion, Seen, judge
 from npucompose.npu.capture.reading import read
+from npucompose.npu.capture.rules import CAPTURE_MODES, CaptureRule, rules
+from npucompose.npu.capture.simulated.runtime import CaptureRuntime
 from tests.capture.programs import programs
 from tests.capture.seeded import captured
 from tests.capture.test_capture_legality import PrintsText

@@ -11,11 +11,10 @@ import pytest
 import torch
 from torch import nn
 
-from npucompose.npu.capture import CaptureRuntime
-from npucompose.npu.capture.devices import simulated
-from npucompose.npu.capture.machine import SimulatedMachine
-from npucompose.npu.capture.places import Places, place_of_device
-from npucompose.npu.capture.watch import called, watching
+from npucompose.npu.capture.simulated.devices import simulated
+from npucompose.npu.capture.simulated.machine import Places, SimulatedMachine, place_of_device
+from npucompose.npu.capture.simulated.runtime import CaptureRuntime
+from npucompose.npu.capture.simulated.watch import called, watching
 
 COPIES = """
 r = x.cpu()

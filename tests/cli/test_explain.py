@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from npucompose.cli import main
-from npucompose.results.explanation import Explanation
-from npucompose.results.sinking import STEP_IDS
+from npucompose.npu.static_graph.explanation import Explanation
+from npucompose.npu.static_graph.records import STEP_IDS
 from npucompose.table.structure import of_facts
 
 pytestmark = pytest.mark.usefixtures("warm_workers")

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from hydra.core.global_hydra import GlobalHydra
 
-from npucompose.compose.hydra_loader import NAME, run_application
+from npucompose.compose.sources import NAME, run_application
 from npucompose.errors import ConfigError
 
 ASKED: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = []

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from npucompose.compose.conf import added_dirs, choices_of, conf_dir, files_of
-from npucompose.compose.hydra_loader import Loader
-from npucompose.compose.sources import DEEPEST, MOST_FILES, Files
+from npucompose.compose.sources import DEEPEST, MOST_FILES, Files, Loader
 from npucompose.compose.tree import compose
 from npucompose.compose.untrusted_config import includes, is_hydra, read_foreign
 from npucompose.errors import ConfigError

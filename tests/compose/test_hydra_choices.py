@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from npucompose.cli import main
-from npucompose.compose.hydra_choices import CHOICES, translated
+from npucompose.compose.overrides import CHOICES, translated
 from npucompose.compose.tree import Composer
 from npucompose.errors import ConfigError
 from npucompose.schema.sweep import Search

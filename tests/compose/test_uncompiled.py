@@ -10,8 +10,7 @@ from npucompose.compose.check import check
 from npucompose.compose.tree import compose
 from npucompose.errors import ConfigError
 from npucompose.targets.npu_offline import wheel
-from npucompose.vendor.compiler import EVERY_LEAF, CompilerOptions
-from npucompose.vendor.uncompiled import Uncompiled, _table, uncompiled, ways
+from npucompose.vendor.compiler import EVERY_LEAF, CompilerOptions, Uncompiled, _table, uncompiled, ways
 from tests.npu.needs import offline
 
 GE, ACL, EX = "max-autotune", "reduce-overhead", "npugraph_ex"

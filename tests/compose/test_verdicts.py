@@ -13,10 +13,10 @@ from torch import nn
 from npucompose.compose import comparison, state
 from npucompose.compose.comparison import Steps, _account_kept, _apart, _asked, _is_numbers, judged, left, named
 from npucompose.compose.session import _times
-from npucompose.compose.sinking import _calls, _changes, _difference
 from npucompose.compose.state import Spot, Steadiness, steadiness_of, unsteady_result
 from npucompose.errors import PassError
 from npucompose.measure.numerics import compare
+from npucompose.npu.static_graph.session import _calls, _changes, _difference
 from npucompose.results.measured import EXACT, Numerics
 from npucompose.results.record import CompileTimes
 from npucompose.schema.experiment import Mode, Shapes
@@ -390,7 +390,7 @@ def test_graph_breaks_of_the_traced_model_are_not_counted() -> None:
 def test_the_reasons_of_graph_breaks_are_told_with_their_explanation() -> None:
     from torch._dynamo.utils import counters
 
-    from npucompose.compose.sinking import _breaks
+    from npucompose.npu.static_graph.session import _breaks
 
     before = counters["graph_break"].copy()
     try:
@@ -404,7 +404,7 @@ def test_the_reasons_of_graph_breaks_are_told_with_their_explanation() -> None:
 
 
 def test_the_question_of_sinking_is_what_the_experiment_and_its_inputs_say(monkeypatch: pytest.MonkeyPatch) -> None:
-    from npucompose.compose import sinking
+    from npucompose.npu.static_graph import session as sinking
     from npucompose.vendor.compiler import CompilerOptions
 
     monkeypatch.setattr(sinking, "_breaks", lambda: ["broke"])

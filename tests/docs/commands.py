@@ -18,7 +18,7 @@ from npucompose.cli import main
 from npucompose.cli.arguments import command_line
 from npucompose.cli.running import run_arguments
 from npucompose.compose.check import check
-from npucompose.compose.hydra_choices import translated
+from npucompose.compose.overrides import translated
 from npucompose.compose.tree import Composer
 from npucompose.errors import ConfigError
 from npucompose.experiment.sweep.plan import expanded

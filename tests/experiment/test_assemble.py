@@ -30,6 +30,7 @@ from npucompose.experiment.assemble import (
 )
 from npucompose.experiment.job import Job
 from npucompose.experiment.stages.facts import stream_facts, timelines
+from npucompose.npu.static_graph.records import Failure, SinkingFacts
 from npucompose.results.measured import MemoryFacts, Numerics
 from npucompose.results.record import (
     BenchmarkFacts,
@@ -40,7 +41,6 @@ from npucompose.results.record import (
     Recompile,
     Stages,
 )
-from npucompose.results.sinking import Failure, SinkingFacts
 from npucompose.results.streams import StreamFacts
 from npucompose.table.structure import facts_of
 

@@ -14,13 +14,12 @@ from npucompose.compose.tree import compose
 from npucompose.errors import ConfigError
 from npucompose.experiment import expectations
 from npucompose.experiment.job import Job
-from npucompose.results.capture import CaptureFinding, CaptureLegality
-from npucompose.results.capture_budget import CaptureBudgetFacts, CaptureRange
+from npucompose.npu.capture.records import CaptureBudgetFacts, CaptureFinding, CaptureLegality, CaptureRange
+from npucompose.npu.static_graph.records import Blame, DiagnosisStep, SinkingFacts, SinkingVerdict
 from npucompose.results.effective import Effective
 from npucompose.results.graphs import RuleFacts
 from npucompose.results.measured import PaddingCheck, PaddingFacts
 from npucompose.results.record import CallFacts, Expectation, Report, SequenceFacts
-from npucompose.results.sinking import Blame, DiagnosisStep, SinkingFacts, SinkingVerdict
 from npucompose.schema.experiment import Expect
 
 SINKING = SinkingFacts.from_verdicts(

@@ -19,11 +19,12 @@ from npucompose.compose.tree import compose
 from npucompose.errors import CompileError, ConfigError
 from npucompose.experiment import explain
 from npucompose.experiment.job import CACHES
+from npucompose.npu.static_graph import session
+from npucompose.npu.static_graph.explanation import Explanation
+from npucompose.npu.static_graph.records import SinkingFacts
 from npucompose.registry import Registry
 from npucompose.results.artefacts import FileFacts, FxListing, KernelTimes
-from npucompose.results.explanation import Explanation
 from npucompose.results.graphs import DryRun
-from npucompose.results.sinking import SinkingFacts
 
 
 def explaining(*words: str) -> argparse.Namespace:
@@ -73,7 +74,7 @@ def artefacts(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         lambda path: asked.append(path) or FileFacts(sinking=f"of {path}"),  # type: ignore[arg-type]
     )
     monkeypatch.setattr(
-        "npucompose.npu.static_graph.with_artefacts",
+        "npucompose.npu.static_graph.verdicts.with_artefacts",
         lambda facts, told: asked.append((facts, told)) or attrs.evolve(FACTS, product="with"),
     )
     monkeypatch.setattr(explain, "explain", lambda composed: Explanation(asked={"m": "a"}, sinking=FACTS,
@@ -198,15 +199,15 @@ def recorded(**parts: Any) -> Any:
 
 
 def test_how_graphs_would_be_cut_is_told_where_something_stays_outside(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(explain, "named", lambda outside: f"named {outside}")
+    monkeypatch.setattr(session, "named", lambda outside: f"named {outside}")
 
     def graph(name: str, outside: Any) -> Any:
         planned = None if outside is None else SimpleNamespace(outside=outside, words="in two")
         return SimpleNamespace(id=name, planned=planned)
 
     graphs = [graph("a", None), graph("b", ()), graph("c", "x")]
-    assert list(explain._recording(recorded(compilations=graphs))) == ["c: in two", "why"]
-    assert list(explain._recording(recorded(compilations=graphs, partial="refuse"))) == [
+    assert list(session._recording(recorded(compilations=graphs))) == ["c: in two", "why"]
+    assert list(session._recording(recorded(compilations=graphs, partial="refuse"))) == [
         "c: compile.partial=refuse refuses this graph: named x", "why",
     ]  # fmt: skip
 
@@ -257,7 +258,9 @@ def test_a_question_of_capture_ends_with_zero_whatever_the_answer_is(
     printed: list[Any] = []
     monkeypatch.setattr(explain, "capture", lambda composed: "found")
     monkeypatch.setattr("npucompose.report.explain.as_json", lambda found: printed.append(("json", found)) or "{}")
-    monkeypatch.setattr("npucompose.report.capture.render", lambda found, console: printed.append(("page", found)))
+    monkeypatch.setattr(
+        "npucompose.npu.capture.explanation.render", lambda found, console: printed.append(("page", found))
+    )
     assert explain.act(explaining("model=add", "--capture", *words)) == 0
     assert printed == [("json" if words else "page", "found")]
 
@@ -312,24 +315,24 @@ def test_what_the_backend_refused_is_an_answer_and_what_failed_elsewhere_is_rais
     def failed() -> CompileError:
         return caused(BackendCompilerFailed(len, ValueError("x"), None))
 
-    monkeypatch.setattr("npucompose.compose.calls.unmarked", lambda call: "x.1" in call)
+    monkeypatch.setattr("npucompose.npu.static_graph.session.unmarked", lambda call: "x.1" in call)
     well: Any = Compiling()
-    assert explain._compiled(well) is None
+    assert session._compiled(well) is None
     assert well.asked == [("compiled", (2, {"x.1": 3}))]
     for error in (CompileError("no"), caused(ValueError("x"))):
-        assert explain._compiled(Compiling(error)) is error  # type: ignore[arg-type]
-        assert explain._compiled(Compiling(later=error)) is error  # type: ignore[arg-type]
+        assert session._compiled(Compiling(error)) is error  # type: ignore[arg-type]
+        assert session._compiled(Compiling(later=error)) is error  # type: ignore[arg-type]
     own = failed()
-    assert explain._compiled(Compiling(own, refused=True)) is own  # type: ignore[arg-type]
-    for session in (Compiling(failed()), Compiling(ConfigError("wrong"))):
-        with pytest.raises(type(session.error)):  # type: ignore[arg-type]
-            explain._compiled(session)  # type: ignore[arg-type]
+    assert session._compiled(Compiling(own, refused=True)) is own  # type: ignore[arg-type]
+    for raising in (Compiling(failed()), Compiling(ConfigError("wrong"))):
+        with pytest.raises(type(raising.error)):  # type: ignore[arg-type]
+            session._compiled(raising)  # type: ignore[arg-type]
 
 
 def test_a_model_of_which_no_graph_is_made_cannot_be_explained(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("npucompose.compose.sinking.sinking_of", lambda session: None)
+    monkeypatch.setattr("npucompose.npu.static_graph.session.sinking_of", lambda session: None)
     with pytest.raises(CompileError, match=r"torch\.compile made no graph"):
-        explain.explained(Compiling())  # type: ignore[arg-type]
+        session.explained(Compiling(), {})  # type: ignore[arg-type]
 
 
 class Stand:

@@ -23,7 +23,7 @@ from npucompose.experiment.stages.generate import GenerateStage
 from npucompose.experiment.sweep.plan import SweepPlan
 from npucompose.models.base import GreedyLoop
 from npucompose.results.measured import GenerateFacts, GenerationPoint, GenerationTime
-from npucompose.schema.scenario import Scenario
+from npucompose.schema.experiment import Scenario
 from npucompose.table.structure import of_facts
 
 TINY = "hidden_size: 32, intermediate_size: 32, num_hidden_layers: 1, vocab_size: 64, " + VARIED

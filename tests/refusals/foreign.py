@@ -14,9 +14,8 @@ from unittest.mock import patch
 from attrs import evolve
 
 from npucompose.compose.check import check, torch_npu_of
-from npucompose.compose.hydra_loader import Loader, run_application
 from npucompose.compose.references import resolved
-from npucompose.compose.sources import Files
+from npucompose.compose.sources import Files, Loader, run_application
 from npucompose.compose.tree import Composed, compose
 from npucompose.compose.untrusted_config import path_problems, read_foreign
 from npucompose.schema.experiment import Choice
@@ -116,7 +115,7 @@ def application(**said: Any) -> Callable[[Path], Any]:
 
 FULL = "the folder of the run cannot be written"
 FOREIGN, SOURCES = "npucompose.compose.untrusted_config", "npucompose.compose.sources"
-APPLICATION = "npucompose.compose.hydra_loader"
+APPLICATION = "npucompose.compose.sources"
 REFERENCES, CHECK = (f"npucompose.compose.{name}" for name in ("references", "check"))
 EXECUTOR = "npucompose.schema.sweep"
 HYDRA = "a file may not hold hydra.*"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from attrs import evolve
 
+from npucompose.npu.static_graph.records import Blame, DiagnosisStep, SinkingFacts, SinkingVerdict
 from npucompose.results.graphs import Outside, Partition, PassFacts
 from npucompose.results.measured import Behind, MemoryFacts, ModeFacts, ModeTime, Numerics, Overwrites, Share
 from npucompose.results.record import (
@@ -21,7 +22,6 @@ from npucompose.results.record import (
     Stages,
     TimeSamples,
 )
-from npucompose.results.sinking import Blame, DiagnosisStep, SinkingFacts, SinkingVerdict
 from npucompose.results.streams import StreamFacts, Timeline
 
 

@@ -12,11 +12,11 @@ from report_examples import CRASHED, EXAMPLES, FULL, JUDGED, MISTRACED, WRONG
 from rich.console import Console
 
 from npucompose.cli import main
+from npucompose.npu.torchair.records import NpuFacts
 from npucompose.report.terminal import RunCommand, attention, next_command, render_summary, stream_line
 from npucompose.report.terminal import render as whole
 from npucompose.results.effective import Effective
 from npucompose.results.record import Report
-from npucompose.results.sinking import NpuFacts
 from npucompose.results.streams import StreamFacts, TrialVerdict
 
 ASKED = RunCommand(folder=Path("outputs/10-00-00"), program="run.py", overrides=("model=mlp", "model.label=a b"))

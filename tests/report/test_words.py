@@ -17,6 +17,8 @@ from whole_examples import (
 )
 
 from npucompose.errors import ConfigError
+from npucompose.npu.static_graph import explanation
+from npucompose.npu.static_graph.explanation import Explanation
 from npucompose.report import (
     compare,
     explain,
@@ -36,7 +38,6 @@ from npucompose.report.words import (
     why_untimed,
 )
 from npucompose.results.effective import Setting
-from npucompose.results.explanation import Explanation
 from npucompose.results.graphs import Adaptation, DryRun
 from npucompose.results.measured import CallStatistics, Numerics
 from npucompose.results.streams import StreamFacts
@@ -157,9 +158,9 @@ def test_what_would_be_adapted_and_why_a_graph_would_sink(golden: Any) -> None:
         plain(lambda made: explain.render_dry_run(run, made)),
         plain(lambda made: explain.render_dry_run(DryRun(asked={"model": "x"}, graphs=1), made)),
         explain.as_json(run),
-        plain(lambda made: explain.render(explained, made)),
-        plain(lambda made: explain.render(stored, made)),
-        plain(lambda made: explain.render(stored, made), 44),
+        plain(lambda made: explanation.render(explained, made)),
+        plain(lambda made: explanation.render(stored, made)),
+        plain(lambda made: explanation.render(stored, made), 44),
         plain(lambda made: explain.render_dry_run(run, made), 20),
         plain(lambda made: terminal.render(RICH, made, "/a long path of a folder/report.json"), 50),
         explain.as_json(stored),

@@ -11,11 +11,12 @@ from report_examples import CONTEST, CUT, EXAMPLES, FULL, INDUCTOR, OVERWRITES, 
 from rich.console import Console
 
 from npucompose.console import console
-from npucompose.results.capture import CaptureFinding, CaptureLegality
+from npucompose.npu.capture.records import CaptureFinding, CaptureLegality
+from npucompose.npu.static_graph.records import Blame, DiagnosisStep, SinkingFacts, SinkingVerdict
+from npucompose.npu.torchair.records import GeGraph, NpuFacts
 from npucompose.results.graphs import FoldFacts, MoveFacts, Outside, PassFacts, RuleFacts
 from npucompose.results.measured import AblationFacts, CallStatistics, MemoryFacts, Numerics, Share, Variant
 from npucompose.results.record import CallFacts, GraphFacts, Report, SequenceFacts
-from npucompose.results.sinking import Blame, DiagnosisStep, GeGraph, NpuFacts, SinkingFacts, SinkingVerdict
 from npucompose.results.streams import Timeline
 from npucompose.results.streams import TrialVerdict as Weighed
 

@@ -29,11 +29,17 @@ from npucompose.vendor.versions import every_leaf
 
 Golden = Callable[[str, str], None]
 PACKAGES = (npucompose.table, npucompose.vendor, npucompose.schema, npucompose.results)
+FEATURES = (
+    *(f"npucompose.npu.{feature}.records" for feature in ("capture", "static_graph", "torchair")),
+    *(f"npucompose.npu.{feature}.explanation" for feature in ("capture", "static_graph")),
+)
+"""Modules of results that lie with what makes them."""
 
 
 def classes() -> Iterator[type[Any]]:
     """Every attrs class of the schema, then the models', passes' and targets' own."""
-    for found in (f"{p.__name__}.{one.name}" for p in PACKAGES for one in pkgutil.iter_modules(p.__path__)):
+    named = [f"{p.__name__}.{one.name}" for p in PACKAGES for one in pkgutil.iter_modules(p.__path__)]
+    for found in (*named, *FEATURES):
         module = importlib.import_module(found)
         yield from (
             value

@@ -11,6 +11,15 @@ import pytest
 
 from npucompose.errors import ConfigError
 from npucompose.experiment.tracking import TRACKERS
+from npucompose.npu.static_graph.records import (
+    KINDS,
+    STEP_IDS,
+    UNKNOWN,
+    Blame,
+    DiagnosisStep,
+    SinkingFacts,
+    SinkingVerdict,
+)
 from npucompose.results.effective import DEFAULT, Effective, origin, settings
 from npucompose.results.graphs import (
     Adaptation,
@@ -46,7 +55,6 @@ from npucompose.results.record import (
     Stages,
     figure_stage,
 )
-from npucompose.results.sinking import KINDS, STEP_IDS, UNKNOWN, Blame, DiagnosisStep, SinkingFacts, SinkingVerdict
 from npucompose.results.streams import StreamFacts
 from npucompose.schema.capabilities import Clocked
 from npucompose.schema.experiment import PATHS, Operator, call_text, dimension_of

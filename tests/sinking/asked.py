@@ -10,7 +10,7 @@ from npucompose.compose.check import check
 from npucompose.compose.session import Session
 from npucompose.compose.tree import compose
 from npucompose.experiment.explain import explained
-from npucompose.results.sinking import DiagnosisStep, SinkingFacts
+from npucompose.npu.static_graph.records import DiagnosisStep, SinkingFacts
 
 ON_CPU = ("target=cpu", "target.soc=ascend910b", "mode=max-autotune")
 

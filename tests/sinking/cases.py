@@ -6,9 +6,8 @@ from typing import Any
 
 from attrs import evolve
 
-from npucompose.npu.static_graph import Change, GeFacts
-from npucompose.npu.static_graph.facts import OpArgument
-from npucompose.results.sinking import Failure
+from npucompose.npu.static_graph.facts import Change, GeFacts, OpArgument
+from npucompose.npu.static_graph.records import Failure
 from tests.sinking.made import Asked, about, graph, number, op, own, tensor
 
 SINK = "ge.tiling_schedule_optimize"

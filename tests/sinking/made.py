@@ -6,10 +6,9 @@ from typing import Any
 
 from attrs import asdict, evolve, frozen
 
-from npucompose.npu.static_graph import FxFacts, GeFacts, OperatorTable, SinkingQuestion, shipped_table
-from npucompose.npu.static_graph.facts import Input, Op, OpArgument
-from npucompose.npu.static_graph.operators import Product
-from npucompose.results.sinking import SinkingFacts
+from npucompose.npu.static_graph.facts import FxFacts, GeFacts, Input, Op, OpArgument, SinkingQuestion
+from npucompose.npu.static_graph.operators import OperatorTable, Product, shipped_table
+from npucompose.npu.static_graph.records import SinkingFacts
 from npucompose.schema.experiment import Operator
 from npucompose.vendor.wheel_operators import operators, overload_of
 

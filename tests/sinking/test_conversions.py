@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 from attrs import evolve
 
-from npucompose.npu.capture import rules
-from npucompose.npu.static_graph import diagnose
+from npucompose.npu.capture.rules import rules
 from npucompose.npu.static_graph.conversions import ADAPTED, NUMBERS, OF_FIXED_SIZE, OTHER, OUTSIDE, taken_instead
+from npucompose.npu.static_graph.diagnosis import diagnose
 from npucompose.npu.static_graph.facts import Op
+from npucompose.npu.static_graph.records import SinkingFacts, SinkingVerdict, Undecided
 from npucompose.npu.static_graph.verdicts import _doubted
-from npucompose.results.sinking import SinkingFacts, SinkingVerdict, Undecided
 from npucompose.schema.adapt import Rewriting
 from npucompose.vendor import wheel_operators
 from npucompose.vendor.converter_conditions import GIVEN, by_place

@@ -9,12 +9,11 @@ import pytest
 from attrs import evolve
 
 from npucompose.errors import ConfigError
-from npucompose.npu.static_graph import diagnose, not_compiled, shipped_table, with_artefacts
-from npucompose.npu.static_graph.diagnosis import TITLES
+from npucompose.npu.static_graph.diagnosis import TITLES, diagnose, not_compiled
 from npucompose.npu.static_graph.facts import Op
-from npucompose.npu.static_graph.operators import dynamic_ops, geared, uses
-from npucompose.npu.static_graph.verdicts import static_parts
-from npucompose.results.sinking import Blame, DiagnosisStep, Failure, SinkingFacts, SinkingVerdict
+from npucompose.npu.static_graph.operators import dynamic_ops, geared, shipped_table, uses
+from npucompose.npu.static_graph.records import Blame, DiagnosisStep, Failure, SinkingFacts, SinkingVerdict
+from npucompose.npu.static_graph.verdicts import static_parts, with_artefacts
 from npucompose.schema.experiment import Operator
 from tests.sinking.cases import CASES
 from tests.sinking.made import GE, QUESTION, SMALL, TABLE, graph, op, own, told

@@ -9,7 +9,7 @@ import pytest
 
 from npucompose.cli import main
 from npucompose.compose.conf import conf_dir
-from npucompose.npu.static_graph import shipped_table
+from npucompose.npu.static_graph.operators import shipped_table
 from npucompose.npu.static_graph.verdicts import BY_PATH
 from tests.npu.needs import offline
 

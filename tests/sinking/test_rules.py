@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from npucompose.errors import ConfigError
-from npucompose.npu.static_graph import diagnose
+from npucompose.npu.static_graph.diagnosis import diagnose
 from npucompose.npu.static_graph.facts import Input, Op, OpArgument
 from npucompose.npu.static_graph.operators import uses
 from npucompose.npu.static_graph.verdicts import static_parts

@@ -17,10 +17,9 @@ from npucompose.results.graphs import Partition
 from npucompose.schema.capabilities import Capabilities
 from npucompose.schema.streams import Streams
 from npucompose.streams import apply
-from npucompose.targets import aot
 from npucompose.targets import backend as backend_module
-from npucompose.targets.compilation import Compilation
-from npucompose.targets.input_sources import kind_of_source, sources_of
+from npucompose.targets import compilers as aot
+from npucompose.targets.compilation import Compilation, kind_of_source, sources_of
 from npucompose.vendor.inductor import InductorOptions
 from tests.graph_helpers import traced
 from tests.sample_graphs import mm_abs_sub

@@ -20,12 +20,13 @@ from npucompose.results.measured import CallStatistics
 from npucompose.schema.capabilities import Capabilities
 from npucompose.schema.streams import Streams
 from npucompose.streams import apply
-from npucompose.targets import aot, compilers
-from npucompose.targets.aot import refuse_training, run_as_it_is
+from npucompose.targets import compilers
+from npucompose.targets import compilers as aot
 from npucompose.targets.backend import Notices
 from npucompose.targets.base import VendorCompiler
 from npucompose.targets.compilation import Compilation
 from npucompose.targets.compiled_calls import Versions
+from npucompose.targets.compilers import refuse_training, run_as_it_is
 from npucompose.vendor.compiler import CompilerOptions
 from tests.graph_helpers import traced
 from tests.sample_graphs import mm_abs_sub

@@ -13,10 +13,10 @@ import torch.distributed
 
 from npucompose.errors import ConfigError
 from npucompose.npu.static_graph import conversions as converters
+from npucompose.npu.static_graph.records import Undecided
 from npucompose.npu.torchair import config, refusals
 from npucompose.npu.torchair.config import node_filter
 from npucompose.results.graphs import Outside
-from npucompose.results.sinking import Undecided
 from npucompose.schema.adapt import Compose, FillArgs
 from npucompose.table.modes import ACLGRAPH, GE, NPUGRAPH_EX
 from npucompose.vendor.compiler import LEAVES

@@ -15,8 +15,8 @@ import torch
 from torch._dynamo import eval_frame
 
 import npucompose
-from npucompose.targets import whole_graphs
-from npucompose.targets.whole_graphs import NAME, OUTSIDE, CountByThread, count_by_thread
+from npucompose.targets import compiled_calls as whole_graphs
+from npucompose.targets.compiled_calls import NAME, OUTSIDE, CountByThread, count_by_thread
 
 X = torch.ones(3)
 NO_FRAMES = "found no compiled frames"

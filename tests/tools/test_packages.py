@@ -25,7 +25,7 @@ from npucompose.recorder import RECORDERS
 from npucompose.registry import OURS, Registry
 from npucompose.results.artefacts import READERS
 from npucompose.schema.sections import SECTIONS
-from npucompose.targets.npu_offline.simulators import SIMULATORS
+from npucompose.targets.npu_offline import SIMULATORS
 from npucompose.version import __version__
 from tests.entry_points import declared
 from tools import layout

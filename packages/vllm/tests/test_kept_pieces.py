@@ -18,7 +18,7 @@ from torch._inductor import config as inductor_config
 from torch._inductor.codecache import CppPythonBindingsCodeCache
 
 from npucompose.errors import ConfigError
-from npucompose.targets import aot
+from npucompose.targets import compilers as aot
 from npucompose_replay.front.generated_cache import GeneratedCache
 from npucompose_replay.inductor import through as inductor
 from npucompose_vllm.pieces import Piece, Unrecorded, compiled, restored

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def run_experiment(argv: Sequence[str], program: str) -> int:
-    from npucompose.compose.hydra_choices import translated
+    from npucompose.compose.overrides import translated
 
     arguments = run_arguments(argv, program)
     arguments.overrides, notes = translated(arguments.overrides)
@@ -50,7 +50,7 @@ def run_experiment(argv: Sequence[str], program: str) -> int:
 
 def run_arguments(argv: Sequence[str], program: str) -> argparse.Namespace:
     """The options of Hydra, those of RUN_FLAGS, and `overrides`; ConfigError for what is neither."""
-    from npucompose.compose.hydra_loader import get_args_parser
+    from npucompose.compose.sources import get_args_parser
 
     # Hydra's own parser takes overrides in one row only; `run.py mode=eager -m model=add,mlp` is one, too.
     parser = get_args_parser()
@@ -134,7 +134,7 @@ def _composer(arguments: argparse.Namespace) -> Composer:
 
 def _hydra(arguments: argparse.Namespace, program: str, composer: Composer, task: Callable[[Any], None]) -> int:
     """Hydra around `task`: it makes the run folder, .hydra/ and run.log."""
-    from npucompose.compose.hydra_loader import run_application
+    from npucompose.compose.sources import run_application
 
     before = sys.argv
     sys.argv = [program.split()[0], *sys.argv[1:]]  # Hydra's help says it

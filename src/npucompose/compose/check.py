@@ -15,14 +15,13 @@ from attrs import evolve, frozen
 
 from npucompose.compose.conf import located
 from npucompose.compose.legality import effective_options, judged
-from npucompose.compose.legality_case import LegalityCase
-from npucompose.compose.scenario import scenario_problems, unread_sizes
+from npucompose.compose.legality_case import LegalityCase, scenario_problems, unread_sizes
 from npucompose.compose.tree import COMMAND_LINE, DEFAULT, Composed
 from npucompose.compose.untrusted_config import address_problems, path_problems
 from npucompose.errors import ConfigError, listed, raise_for
 from npucompose.models import MODELS
 from npucompose.models.base import Model
-from npucompose.npu.static_graph import OperatorTable, shipped_table
+from npucompose.npu.static_graph.operators import OperatorTable, shipped_table
 from npucompose.passes.base import Pass
 from npucompose.passes.pipeline import build
 from npucompose.registry import Registry

@@ -31,10 +31,9 @@ from npucompose.table.options import Acts
 from npucompose.targets.base import Target
 from npucompose.targets.vendor_compiled import VendorCompiled
 from npucompose.vendor import devices, inductor
-from npucompose.vendor.compiler import BARE_STRATEGY, GE_STREAMS, beside_ge, idle_options
+from npucompose.vendor.compiler import BARE_STRATEGY, GE_STREAMS, beside_ge, idle_options, uncompiled
 from npucompose.vendor.devices import soc_of
 from npucompose.vendor.option_specs import shown
-from npucompose.vendor.uncompiled import uncompiled
 
 AICORE_NUM = "ge_config.aicore_num"
 EXPORT = "export.export_mode"

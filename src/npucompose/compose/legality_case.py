@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
+import attrs
 from attrs import frozen
 
+from npucompose.models.base import Model
 from npucompose.passes.base import Pass
 from npucompose.results.effective import Effective
-from npucompose.schema.experiment import Experiment
+from npucompose.schema.experiment import FORWARD, Experiment, Scenario
 from npucompose.table.modes import ModeSpec
 from npucompose.targets.base import Target
 
@@ -53,3 +55,34 @@ def idle(
 
 
 Rule = Callable[[LegalityCase], Iterable[Objection]]
+
+
+# Which scenario an experiment can have: what its model, its mode and its other requests leave of it.
+
+
+def scenario_problems(experiment: Experiment, model: Model | None) -> list[str]:
+    """A sentence for everything that does not go together; `model` is None where it could not be made."""
+    scenario = experiment.scenario.name
+    if scenario == FORWARD:
+        return []
+    problems: list[str] = []
+    if model is not None and scenario not in model.scenarios:
+        problems.append(
+            f"scenario={scenario}: model={model.title} has no prompt to go on from. A class of Hugging Face that "
+            "generates has: model=transformers model.architecture=Qwen2ForCausalLM."
+        )
+    if model is not None and model.sequence:
+        problems.append(f"model.sequence declares calls of scenario=forward; scenario={scenario} makes its own.")
+    if experiment.compile.training:
+        problems.append(f"scenario={scenario} is inference: remove compile.training=true.")
+    return problems
+
+
+def unread_sizes(asked: LegalityCase) -> Iterator[Objection]:
+    """Sizes of prompts where there is no prompt."""
+    default, given = Scenario(), asked.experiment.scenario
+    for field in attrs.fields(Scenario) if given.name == FORWARD else ():
+        value = getattr(given, field.name)
+        if value != getattr(default, field.name):
+            why = "it takes effect with scenario=prefill, decode or generate only"
+            yield idle(f"scenario.{field.name}", value, why, STRICT)

@@ -41,8 +41,7 @@ if TYPE_CHECKING:
     from hydra.core.default_element import ResultDefault
     from hydra.core.override_parser.types import Override
 
-    from npucompose.compose.hydra_loader import Application, Loader
-    from npucompose.compose.sources import Choice
+    from npucompose.compose.sources import Application, Choice, Loader
 
     Brought = Sequence[tuple[ResultDefault, Choice]]
 
@@ -122,8 +121,7 @@ class Composer:
             raise ConfigError(
                 f"--config-name {config_name[:LONGEST_NAME]}: the name of a file of conf/, without .yaml."
             )
-        from npucompose.compose.hydra_loader import Loader
-        from npucompose.compose.sources import Files
+        from npucompose.compose.sources import Files, Loader
 
         self.config_name = config_name
         self.environment = environment
@@ -166,7 +164,7 @@ class Composer:
 
     def application(self) -> Application:
         """For Hydra around a run: it has what is composed here."""
-        from npucompose.compose.hydra_loader import Application
+        from npucompose.compose.sources import Application
 
         return Application(self.loader.files, lambda texts, followed: self.compose(texts, followed=followed).tree)
 

@@ -15,8 +15,10 @@ from npucompose.compose.check import Checked
 from npucompose.errors import visible
 from npucompose.experiment.expectations import judged, missed
 from npucompose.measure.numerics import combined
+from npucompose.npu.capture.records import CaptureLegality
+from npucompose.npu.static_graph.records import SinkingFacts
+from npucompose.npu.torchair.records import NpuFacts
 from npucompose.report.plan_words import trial_words
-from npucompose.results.capture import CaptureLegality
 from npucompose.results.effective import Effective
 from npucompose.results.graphs import PassFacts, counted, pins_of_nothing, refused_on_npu
 from npucompose.results.measured import AblationFacts, GenerateFacts, MemoryFacts, ModeFacts, Numerics, PaddingFacts
@@ -34,7 +36,6 @@ from npucompose.results.record import (
     Stages,
     Status,
 )
-from npucompose.results.sinking import NpuFacts, SinkingFacts
 from npucompose.results.streams import Fallback, StreamFacts, TrialVerdict
 from npucompose.schema.streams import DEFAULT_STREAM
 from npucompose.table.modes import EAGER

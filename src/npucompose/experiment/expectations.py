@@ -15,10 +15,10 @@ from attrs import frozen
 
 from npucompose.compose.check import Checked
 from npucompose.errors import listed, raise_for
+from npucompose.npu.static_graph.records import SinkingFacts
 from npucompose.report.words import as_count, part_words
 from npucompose.results.effective import COMMAND_LINE, DEFAULT
 from npucompose.results.record import Expectation, Recompile, Report
-from npucompose.results.sinking import SinkingFacts
 from npucompose.schema.experiment import Expect, Experiment
 from npucompose.schema.sizes import as_bytes, as_number
 from npucompose.table.modes import MODES, modes_that

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import argparse
 import tempfile
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from attrs import evolve
@@ -26,25 +25,25 @@ from npucompose.errors import CompileError, ConfigError, NpuComposeError, Reject
 from npucompose.experiment.job import LOG, set_up_worker, settings_of, worker_task
 from npucompose.experiment.stages import STAGES
 from npucompose.experiment.tracking import TRACKERS
-from npucompose.graphs.inherited import inherited_errors
 from npucompose.models import MODELS
+from npucompose.npu.capture import explanation as capture_page
+from npucompose.npu.capture.explanation import CaptureExplanation
+from npucompose.npu.static_graph import explanation as verdicts_page
+from npucompose.npu.static_graph.explanation import Explanation
 from npucompose.passes import PASSES
 from npucompose.registry import OURS, Registry
-from npucompose.report import capture as capture_page
 from npucompose.report import explain as printing
 from npucompose.results.artefacts import CapturedGraph, FileFacts, read_artefact
-from npucompose.results.capture import CaptureExplanation
-from npucompose.results.explanation import Explanation
-from npucompose.results.graphs import DryRun, named
+from npucompose.results.graphs import DryRun
 from npucompose.schema.sections import SECTIONS
 from npucompose.table.modes import MODES, modes_that
 from npucompose.table.structure import facts_of, of_facts
 from npucompose.targets import TARGETS
-from npucompose.vendor.compiler import implied_by
 
 if TYPE_CHECKING:
     from npucompose.compose.session import Session
     from npucompose.passes.adapt import AdaptationLog
+
 
 ENTRY, DRY_RUN_ENTRY = "npucompose.experiment.explain:work", "npucompose.experiment.explain:dry_run_work"
 CAPTURE_ENTRY = "npucompose.experiment.explain:capture_work"
@@ -73,7 +72,7 @@ def act(arguments: argparse.Namespace) -> int:
     elif isinstance(found, DryRun):
         printing.render_dry_run(found, console())
     else:
-        printing.render(found, console())
+        verdicts_page.render(found, console())
     if isinstance(found, DryRun):
         return RejectedError.exit_status if found.rejections else 0
     failure = found.sinking.failure
@@ -120,7 +119,7 @@ def _composed(arguments: argparse.Namespace) -> Composed:
 
 
 def _explanation(arguments: argparse.Namespace, files: Sequence[str]) -> Explanation:
-    from npucompose.npu.static_graph import with_artefacts
+    from npucompose.npu.static_graph.verdicts import with_artefacts
 
     read = _read(files)
     captured = tuple(_tied(read))
@@ -132,10 +131,10 @@ def _explanation(arguments: argparse.Namespace, files: Sequence[str]) -> Explana
         return Explanation(
             asked=names, sinking=sinking, compile_s=0.0, diagnosis_s=0.0, errors=errors, captured=captured
         )
-    explained = explain(_composed(arguments))
+    asked = explain(_composed(arguments))
     if not told:
-        return explained
-    return evolve(explained, sinking=with_artefacts(explained.sinking, told), errors=errors, captured=captured)
+        return asked
+    return evolve(asked, sinking=with_artefacts(asked.sinking, told), errors=errors, captured=captured)
 
 
 def _read(files: Sequence[str]) -> list[FileFacts]:
@@ -212,7 +211,7 @@ def capture_work(payload: Mapping[str, Any], notify: Notify) -> dict[str, Any]:
 
 def captured(session: Session) -> CaptureExplanation:
     """The same of a session that has built and compiled nothing yet, made in this process."""
-    from npucompose.compose.capture import capture_of
+    from npucompose.npu.capture.session import capture_of
 
     with prints_apart() as printed:
         facts, trace_s, judge_s = capture_of(session)
@@ -235,97 +234,9 @@ def _session(payload: Mapping[str, Any]) -> Session:
 
 def explained(session: Session) -> Explanation:
     """The explanation of a session that has compiled nothing yet, made in this process."""
-    from npucompose.compose.sinking import sinking_after, sinking_contradicted, sinking_of, sinking_without_shape
-    from npucompose.ops.forms import FormCheck
-    from npucompose.ops.npu import NoShape, forms_for_values
+    from npucompose.npu.static_graph import session as static_graph
 
-    session.materialised.backend.reads_only = session.materialised.genuine is None
-    session.materialised.backend.forms = forms = FormCheck()
-    with forms_for_values() as formed, prints_apart() as printed:
-        session.built  # noqa: B018  the model is no part of the compilation
-        begun = perf_counter()
-        try:
-            error = _compiled(session)
-        except Exception:
-            if not forms.contradictions:
-                raise
-            error = None  # the next operator has come upon what the kernel gave
-        compiled = perf_counter()
-        if isinstance(error, NoShape):
-            facts = sinking_without_shape(session, error)
-        else:
-            facts = sinking_of(session) if error is None else sinking_after(session, error)
-        if facts is not None and forms.contradictions:
-            facts = sinking_contradicted(session, facts, forms)
-    if facts is None:
-        raise CompileError("torch.compile made no graph: the model computes nothing that torch could compile.")
-    return Explanation(
-        asked=_asked(session.checked),
-        sinking=facts,
-        compile_s=compiled - begun,
-        diagnosis_s=perf_counter() - compiled,
-        implied=implied_by(session.experiment.compiler, session.experiment.mode.name),
-        recording=tuple(_recording(session)),
-        printed=tuple(printed),
-        notes=(
-            *(found.words(graph) for graph, found in session.overwrites.items()),
-            *_inherited(session),
-            *_without_values(formed),
-            *installed_parts(session.checked),
-        ),
-    )
-
-
-def _inherited(session: Session) -> Iterator[str]:
-    """What torch itself computes otherwise than eager in this mode, as far as the graphs show it."""
-    mode = session.experiment.mode.name
-    fuses, rows = session.checked.target.support(mode).fuses, inherited_errors().rows
-    for one in session.materialised.backend.compilations:
-        here = (found for found in one.inherited if rows[found.row].holds(fuses=fuses))
-        yield from (found.words(one.id, mode, fuses=fuses) for found in here)
-
-
-def _without_values(formed: Collection[str]) -> Iterator[str]:
-    """What the verdicts rest on where operators had no kernel here."""
-    if formed:
-        names = listed(f"npu.{name}" for name in sorted(formed))
-        yield f"no kernel here computes {names}: results had their form, by meta functions, and zeros for values."
-
-
-def _compiled(session: Session) -> NpuComposeError | None:
-    """Compile the first call, and declared calls that leave an input unmarked: whether their graph is symbolic, only
-    its compilation shows. What the backend refused is an answer; other errors are raised.
-    """
-    from torch._dynamo.exc import BackendCompilerFailed
-
-    from npucompose.compose.calls import unmarked
-
-    try:
-        session.compilations  # noqa: B018  the first call compiles
-        for at, call in enumerate(session.calls):
-            if unmarked(call):
-                session.call(session.compiled, session.inputs(at, call))
-    except ConfigError:
-        raise
-    except NpuComposeError as error:
-        refused = any(one.failure is not None for one in session.materialised.backend.compilations)
-        if isinstance(error.__cause__, BackendCompilerFailed) and not refused:
-            raise
-        return error
-    return None
-
-
-def _recording(session: Session) -> Iterator[str]:
-    """How each graph would be cut, and what would be refused."""
-    backend = session.materialised.backend
-    for one in backend.compilations:
-        if one.planned is None or not one.planned.outside:
-            continue
-        if backend.partial == "refuse":
-            yield f"{one.id}: compile.partial=refuse refuses this graph: {named(one.planned.outside)}"
-        else:
-            yield f"{one.id}: {one.planned.words}"
-    yield from (found.why for found in backend.effective())
+    return static_graph.explained(session, _asked(session.checked), installed_parts(session.checked))
 
 
 def _asked(checked: Checked) -> dict[str, str]:

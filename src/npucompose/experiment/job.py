@@ -32,18 +32,16 @@ from npucompose.measure.environment import versions
 from npucompose.registry import OURS
 from npucompose.results import premises
 from npucompose.results.effective import Setting, settings
-from npucompose.schema.experiment import Experiment
-from npucompose.schema.scenario import GENERATE
+from npucompose.schema.experiment import GENERATE, Experiment
 from npucompose.table.structure import flat
 from npucompose.targets.base import Target, check_stages
 from npucompose.version import torch_warning
 
 LOG = "run.log"
 RESULT_PACKAGES = (
-    "npucompose.ops", "npucompose.graphs", "npucompose.streams", "npucompose.npu.static_graph",
-    "npucompose.recorder", "npucompose.placement", "npucompose.bits", "npucompose.targets",
-    "npucompose.npu.torchair", "npucompose.compose", "npucompose.measure", "npucompose.schema",
-    "npucompose.table", "npucompose.vendor", "npucompose.results", "npucompose.passes.base",
+    "npucompose.ops", "npucompose.graphs", "npucompose.streams", "npucompose.npu", "npucompose.recorder",
+    "npucompose.placement", "npucompose.bits", "npucompose.targets", "npucompose.compose", "npucompose.measure",
+    "npucompose.schema", "npucompose.table", "npucompose.vendor", "npucompose.results", "npucompose.passes.base",
     "npucompose.passes.pipeline", "npucompose.passes.proof", "npucompose.passes.metadata",
     "npucompose.passes.simplify", "npucompose.models.base", "npucompose.models.layers",
     "npucompose.experiment.stages",

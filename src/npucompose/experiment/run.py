@@ -45,7 +45,7 @@ ENTRY, REMOTE_ENTRY = "npucompose.experiment.run:work", "npucompose.experiment.r
 LOADED = (
     "npucompose.experiment.run", "npucompose.experiment.stages", "npucompose.compose.session",
     "npucompose.measure.environment", "npucompose.measure.numerics", "npucompose.measure.timing",
-    "npucompose.vendor.inductor_source:installed", "npucompose.npu.static_graph:shipped_table",
+    "npucompose.vendor.inductor_source:installed", "npucompose.npu.static_graph.operators:shipped_table",
 )  # fmt: skip
 """What every job needs beside what its target does; behind a colon, a function whose result is read once and kept."""
 FILES = "torchair"
@@ -294,7 +294,7 @@ def _short(value: str | None) -> str:
 
 def _known_all_the_same(session: Session, cause: Exception) -> dict[str, Any]:
     """What the report of a run says of a graph that was not made: a compilation that failed is an answer."""
-    from npucompose.compose.sinking import sinking_after
+    from npucompose.npu.static_graph.session import sinking_after
 
     if isinstance(cause, RejectedError):
         return {"rejected": cause.problems}

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from attrs import frozen
 
 from npucompose.errors import ConfigError
-from npucompose.schema.experiment import Call
-from npucompose.schema.scenario import ScenarioName
+from npucompose.schema.experiment import Call, ScenarioName
 from npucompose.table.options import option
 
 if TYPE_CHECKING:

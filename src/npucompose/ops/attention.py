@@ -19,10 +19,22 @@ from typing import Any, NamedTuple
 import torch
 from attrs import frozen
 
-from npucompose.ops.attention_masks import bias_of, mask_of, refuse_other_than_triangle
 from npucompose.ops.definitions import unsupported
-from npucompose.ops.layouts import LAYOUTS, Pages, depth_of_values, from_bnsd, parts, shape, sizes, to_bnsd
-from npucompose.ops.masked import Hidden, attend
+from npucompose.ops.masked import (
+    LAYOUTS,
+    Hidden,
+    Pages,
+    attend,
+    bias_of,
+    depth_of_values,
+    from_bnsd,
+    mask_of,
+    parts,
+    refuse_other_than_triangle,
+    shape,
+    sizes,
+    to_bnsd,
+)
 
 FIA, IFA = "npu_fused_infer_attention_score", "npu_incre_flash_attention"
 FIA_V2 = f"{FIA}_v2"

@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from airflow_free.store import write_atomically
+from npucompose.npu.capture.explanation import budget_lines, captured_rows
+from npucompose.npu.static_graph.explanation import TITLES, path_words, value_words
 from npucompose.report import pictures
-from npucompose.report.capture import budget_lines, captured_rows
 from npucompose.report.generation import (
     HEAD,
     generation_bars,
@@ -30,7 +31,6 @@ from npucompose.report.overview import overview
 from npucompose.report.plan_words import stream_words
 from npucompose.report.terminal import stream_line
 from npucompose.report.words import (
-    TITLES,
     WAYS,
     as_count,
     as_time,
@@ -43,11 +43,9 @@ from npucompose.report.words import (
     numerics_notes,
     overwrites_words,
     partition_words,
-    path_words,
     ran_as,
     rule_words,
     status_words,
-    value_words,
     variant_cells,
     why_untimed,
     winner_words,

@@ -30,13 +30,14 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from npucompose.npu.static_graph.explanation import path_words, verdicts_words
+from npucompose.npu.torchair.records import NpuFacts
 from npucompose.report import plan_words, words
 from npucompose.report.generation import generation_cells, generation_memory, generation_sentence
 from npucompose.report.json import PAGE
 from npucompose.report.words import builds_ge_graphs
 from npucompose.results.graphs import npu_words
 from npucompose.results.record import Report
-from npucompose.results.sinking import NpuFacts, SinkingFacts
 from npucompose.results.streams import StreamFacts
 
 BROKEN = "\x1e"
@@ -82,7 +83,7 @@ def _environment() -> Any:
         lstrip_blocks=True,
         autoescape=False,
     )
-    ours = (counted, verdicts_words, npu_words, generation_sentence, generation_memory, generation_cells)
+    ours = (counted, path_words, verdicts_words, npu_words, generation_sentence, generation_memory, generation_cells)
     made.globals.update({**vars(words), **vars(plan_words), **{one.__name__: one for one in ours}})  # pyright: ignore[reportUnknownMemberType]
     return made
 
@@ -109,12 +110,6 @@ def counted(npu: NpuFacts) -> list[str]:
         "event": npu.event_records,
     }
     return [words.as_count(number, name) for name, number in numbers.items() if number]
-
-
-def verdicts_words(facts: SinkingFacts, ge_graphs: bool = True) -> list[str]:
-    """Of the FX graph alone where the mode builds no GE graph."""
-    known = facts.verdicts().items()
-    return [words.verdict_words(name, verdict) for name, verdict in known if ge_graphs or name == "fx_graph"]
 
 
 SEARCHABLE = "passes=stream_plan"

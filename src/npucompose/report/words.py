@@ -20,11 +20,9 @@ from npucompose.results.measured import (
     Variant,
 )
 from npucompose.results.record import Report, Status, choice_name
-from npucompose.results.sinking import SinkingFacts, SinkingVerdict
 from npucompose.schema.sizes import as_bytes
 from npucompose.table.modes import EAGER, MODES
 
-TITLES = {"fx_graph": "FX graph", "ge_graph": "GE graph", "ge_build": "GE build"}
 STATUS_WORDS: Mapping[Status, str] = {
     "ok": "ok",
     "uncompiled": "not compiled",
@@ -336,19 +334,3 @@ def rule_words(rule: RuleFacts) -> list[str]:
     words += [f"through {rule.way}"] if rule.way else []
     error = f"largest error {rule.max_abs_err:.3g} of " if rule.max_abs_err is not None else ""
     return [*words, f"{error}{contract_words(rule.rtol, rule.atol)}"]
-
-
-def path_words(facts: SinkingFacts) -> str:
-    return f"path {facts.path}" if facts.path is not None else facts.almost or "no path"
-
-
-def verdict_words(name: str, verdict: SinkingVerdict) -> str:
-    """`GE build static (derived)`."""
-    value, *certainty = value_words(verdict)
-    return f"{TITLES[name]} {value}{''.join(f' ({words})' for words in certainty)}"
-
-
-def value_words(verdict: SinkingVerdict) -> tuple[str, ...]:
-    """Value and certainty; of a graph that does not exist nothing is unsure."""
-    seen = verdict.value == "failed" and verdict.certainty == "unknown"
-    return (verdict.value,) if seen else (verdict.value, verdict.certainty)

@@ -14,8 +14,8 @@ from typing import Any, Protocol, runtime_checkable
 from attrs import field, frozen
 
 from npucompose.errors import ConfigError
+from npucompose.npu.static_graph.records import UNKNOWN, Certainty, SinkingFacts
 from npucompose.registry import Registry
-from npucompose.results.sinking import UNKNOWN, Certainty, SinkingFacts
 
 
 @frozen(kw_only=True)

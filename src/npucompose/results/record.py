@@ -11,7 +11,9 @@ from typing import Any, Literal, cast, get_args
 from attrs import field, fields, frozen
 
 from npucompose.errors import ConfigError, unknown
-from npucompose.results.capture import CaptureLegality
+from npucompose.npu.capture.records import CaptureLegality
+from npucompose.npu.static_graph.records import SinkingFacts
+from npucompose.npu.torchair.records import NpuFacts
 from npucompose.results.effective import Effective
 from npucompose.results.graphs import Outside, Partition, PassFacts, Winner
 from npucompose.results.measured import (
@@ -26,7 +28,6 @@ from npucompose.results.measured import (
     PaddingFacts,
     TimeSamples,
 )
-from npucompose.results.sinking import NpuFacts, SinkingFacts
 from npucompose.results.streams import StreamFacts
 from npucompose.table.structure import facts_of, of_facts
 from npucompose.version import __version__

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from attrs import evolve, frozen
 
-from npucompose.schema.options import option
+from npucompose.table.options import option
 from npucompose.vendor.compiler import CompilerOptions
 
 ReplayExecutor = Literal["auto", "native", "portable"]

@@ -195,9 +195,9 @@ def _named(pattern: re.Pattern[str]) -> Callable[[Any, Any, Any], None]:
     return check
 
 
-def set_by_engine(cls: type[Any]) -> dict[str, str]:
-    """{field: experiment field} of the options that the engine fills in and a person must not."""
-    fields = attrs.fields(cls)
+def set_by_engine(cls: Any) -> dict[str, str]:
+    """{field: experiment field} of the options that the engine fills in and a person must not; none of a union."""
+    fields = attrs.fields(cls) if attrs.has(cls) else ()
     return {f.name: f.metadata["from_experiment"] for f in fields if f.metadata.get("from_experiment")}
 
 

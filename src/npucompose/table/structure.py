@@ -28,7 +28,7 @@ from cattrs.gen import make_dict_structure_fn, override
 
 from npucompose.errors import ConfigError, did_you_mean, listed, unknown
 from npucompose.table.gone import instead_of
-from npucompose.table.options import INT64_MAX
+from npucompose.table.options import INT64_MAX, set_by_engine
 
 T = TypeVar("T")
 
@@ -70,7 +70,7 @@ def structure(cls: type[T], tree: Any, path: str = "", engine: Mapping[str, Any]
     `of_tree(tree, path)` of its own makes itself; a value that is already a `cls` is returned as it is.
     """
     value = _read(_STRICT, cls, tree, *path.rpartition(".")[::2])
-    given = {f: engine[source] for f, source in _engine_fields(cls).items() if engine and source in engine}
+    given = {f: engine[source] for f, source in set_by_engine(cls).items() if engine and source in engine}
     return attrs.evolve(cast("Any", value), **given) if given and value is not tree else value
 
 
@@ -251,7 +251,7 @@ def _class(cls: Any, converter: Converter) -> Callable[[Any, Any], Any]:
     """cattrs's own function for the class, each field read by its type, its choices and its validator."""
     maker = cls.of_tree if "of_tree" in vars(cls) else None
     attrs.resolve_types(cls)
-    engine = _engine_fields(cls)
+    engine = set_by_engine(cls)
     fields = {
         f.name: override(omit=True) if f.name in engine else override(struct_hook=partial(_field, converter, f))
         for f in attrs.fields(cls)
@@ -284,12 +284,6 @@ def _field(converter: Converter, field: attrs.Attribute[Any], raw: Any, _: Any) 
     if field.validator is not None:
         field.validator(None, field, value)
     return value
-
-
-def _engine_fields(cls: Any) -> dict[str, str]:
-    if not attrs.has(cls):  # one of several classes
-        return {}
-    return {f.name: s for f in attrs.fields(cls) if (s := f.metadata.get("from_experiment"))}
 
 
 def _not_among(choices: Sequence[Any], raw: Any) -> _Wrong:
@@ -368,7 +362,7 @@ def _of_field(error: BaseException, section: str, name: str) -> Iterator[str]:
 
 
 def _extra_keys(error: ForbiddenExtraKeysError, section: str) -> Iterator[str]:
-    engine = _engine_fields(error.cl)
+    engine = set_by_engine(error.cl)
     choices = [f.name for f in attrs.fields(cast("Any", error.cl)) if f.name not in engine]
     for key in sorted(error.extra_fields, key=str):
         if key in engine:

@@ -21,17 +21,16 @@ from npucompose.graphs.inherited import IN_DYNAMO, Inherited, seen_in
 from npucompose.graphs.recordable import refused_by_torchair
 from npucompose.machine import full_collections_put_off
 from npucompose.npu.capture.counts import CaptureWay
+from npucompose.npu.torchair.records import CacheUse
 from npucompose.passes.base import Constant, Constants
 from npucompose.results.effective import Effective
 from npucompose.results.graphs import npu_words, refused_on_npu
 from npucompose.results.measured import CallStatistics
-from npucompose.results.sinking import CacheUse
 from npucompose.schema.experiment import Partial, Strict
 from npucompose.streams import decision_of
 from npucompose.table.modes import MODES
 from npucompose.targets.base import NO_FOLDERS, Folders, Restored
-from npucompose.targets.compilation import Compilation
-from npucompose.targets.input_sources import kind_of_source, sources_of
+from npucompose.targets.compilation import Compilation, kind_of_source, sources_of
 from npucompose.vendor.compiler import CompilerOptions
 from npucompose.vendor.inductor import InductorOptions
 from npucompose.vendor.versions import REFERENCE
@@ -202,7 +201,7 @@ class Backend:
         self._in_dynamo = tuple(seen_in(graph_module.graph, IN_DYNAMO))
         if not self.target.support(self.mode).compiles:
             return graph_module.forward
-        from npucompose.targets.whole_graphs import count_by_thread
+        from npucompose.targets.compiled_calls import count_by_thread
 
         count_by_thread()
         known = len(self.made)

@@ -2,27 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from attrs import define, field
+from torch import fx
 
 from npucompose.graphs import Snapshot
 from npucompose.graphs.effects import orders_streams
 from npucompose.graphs.inherited import PATTERNS, Inherited, seen_in
 from npucompose.npu.capture.counts import CaptureCounts, CaptureWay, counts_of
+from npucompose.npu.static_graph.records import Failure
 from npucompose.recorder import Partitioned
 from npucompose.results.graphs import Outside, Partition, PassRecord, Winner
-from npucompose.results.sinking import Failure
 from npucompose.results.streams import Decision, StreamAssignment
 from npucompose.streams import judged, plan_of
-from npucompose.targets.input_sources import kind_of_source
 
 if TYPE_CHECKING:
     from torch import fx
 
-    from npucompose.npu.static_graph import FxFacts
+    from npucompose.npu.static_graph.facts import FxFacts
     from npucompose.recorder import Lowered
 
 
@@ -115,3 +115,22 @@ class Compilation:
     @property
     def text_after(self) -> str:
         return "" if self.after is None else self.after.text
+
+
+# Where the inputs of a graph of Dynamo's come from, by torch's names of them.
+
+
+def kind_of_source(source: str | None) -> Literal["parameter", "buffer"] | None:
+    """Of which kind the module's tensor is that torch names so; None: it is none."""
+    if source is None or not source.endswith("]"):
+        return None
+    return "parameter" if "._parameters[" in source else "buffer" if "._buffers[" in source else None
+
+
+def sources_of(dynamo: fx.GraphModule) -> Iterator[str | None]:
+    """Of each input of Dynamo's graph what torch calls it; None where that is not known."""
+    for node in dynamo.graph.nodes:
+        if node.op == "placeholder":
+            source: Any = getattr(node.meta.get("grapharg"), "source", None)
+            name: Any = getattr(source, "name", None)
+            yield None if name is None else str(name() if callable(name) else name)

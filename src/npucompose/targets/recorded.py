@@ -124,7 +124,7 @@ class RecordedTarget(Target):
     ) -> Callable[..., Any]:
         if (found := self.recording) is not None:
             return found.compile(backend, graph_module, example_inputs)
-        from npucompose.targets.aot import through_aot
+        from npucompose.targets.compilers import through_aot
 
         return through_aot(backend, graph_module, example_inputs)
 

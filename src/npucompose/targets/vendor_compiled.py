@@ -11,9 +11,9 @@ if TYPE_CHECKING:
     from torch import nn
 
     from npucompose.models.inputs import Bound
-    from npucompose.npu.static_graph import GeFacts
+    from npucompose.npu.static_graph.facts import GeFacts
+    from npucompose.npu.torchair.records import NpuFacts
     from npucompose.results.effective import Effective
-    from npucompose.results.sinking import NpuFacts
     from npucompose.targets.backend import Backend
     from npucompose.targets.base import VendorCompiler
     from npucompose.vendor.compiler import CompilerOptions

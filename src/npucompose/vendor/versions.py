@@ -156,10 +156,10 @@ def assumed(version: str) -> str | None:
     return None if version in _LIVE or version in versions() else nearest(version)
 
 
-def nearest(version: str) -> str:
-    """The known version whose tree an unknown one has most likely: itself, else the next older one."""
-    older = [name for name in versions() if order_of(name) <= order_of(version)]
-    return older[-1] if older else versions()[0]
+def nearest(version: str, among: Sequence[str] = _VERSIONS) -> str:
+    """The known version that an unknown one is most likely as: itself, else the next older one, else the oldest."""
+    older = [name for name in among if order_of(name) <= order_of(version)]
+    return older[-1] if older else among[0]
 
 
 def _release(version: str) -> str:

@@ -18,7 +18,7 @@ from typing import Any, Literal, cast, get_args
 from attrs import field, frozen
 
 from npucompose.vendor.converter_conditions import NOT_950, guards
-from npucompose.vendor.versions import known, order_of
+from npucompose.vendor.versions import known, nearest
 
 WHEELS = Path(__file__).with_name("wheel_operators.json")
 TORCH = Path(__file__).with_name("torch_operators.json")
@@ -279,7 +279,7 @@ def operators(version: str) -> WheelOperators:
     if version in _READERS:
         return WheelOperators(version=version, assumed=None, lists=_READERS[version](), torch=torch)
     have = versions()
-    meant = _nearest(version, have)
+    meant = nearest(version, have)
     return WheelOperators(
         version=version, assumed=None if meant == version else meant, lists=known_lists(meant), torch=torch
     )
@@ -337,11 +337,6 @@ def _at(spans: Any, at: int) -> Any:
     return next((value for since, value in reversed(changes) if since <= at), None)
 
 
-def _nearest(version: str, have: tuple[str, ...]) -> str:
-    older = [name for name in have if order_of(name) <= order_of(version)]
-    return older[-1] if older else have[0]
-
-
 @cache
 def _wheels() -> dict[str, Any]:
     return json.loads(WHEELS.read_text(encoding="utf-8"))
@@ -352,7 +347,7 @@ def _torch(version: str) -> TorchOperators:
     """Of the torch that a wheel of this version is for: its own, the next older one, or the oldest known."""
     data: dict[str, Any] = json.loads(TORCH.read_text(encoding="utf-8"))
     have = tuple(data["versions"])
-    meant = _nearest(version.partition(".post")[0], have)
+    meant = nearest(version.partition(".post")[0], have)
     at = have.index(meant)
     kinds = {name: _at(spans, at) for name, spans in data["kinds"].items()}
     return TorchOperators(

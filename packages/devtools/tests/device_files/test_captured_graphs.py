@@ -18,8 +18,8 @@ from rich.console import Console
 
 from npucompose.cli import main
 from npucompose.errors import ConfigError
+from npucompose.npu.capture import artefacts
 from npucompose.npu.capture.tied import tied
-from npucompose.report import artefacts
 from npucompose.results.artefacts import CapturedGraph, CaptureError, FxListing
 from npucompose.table.structure import facts_of
 from npucompose_devtools.device_files import captured_graphs, fx_listings

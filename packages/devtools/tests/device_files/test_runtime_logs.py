@@ -14,9 +14,9 @@ from rich.console import Console
 
 from npucompose.cli import main
 from npucompose.errors import ConfigError
+from npucompose.npu.capture import artefacts
 from npucompose.npu.capture.codes import error_codes
 from npucompose.npu.capture.rules import rules
-from npucompose.report import artefacts
 from npucompose.results.artefacts import CaptureError, FileFacts
 from npucompose.table.structure import facts_of
 from npucompose_devtools.artefacts import read

@@ -17,7 +17,7 @@ from torch.utils._pytree import tree_leaves
 from npucompose.api import checked
 from npucompose.models import MODELS
 from npucompose.models.base import Generation
-from npucompose.schema.scenario import Scenario
+from npucompose.schema.experiment import Scenario
 from npucompose.targets.null_device import NullDevice
 from npucompose_extras.pretrained import generation
 from npucompose_extras.pretrained.generation import STATIC, implementation

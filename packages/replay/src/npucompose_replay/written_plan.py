@@ -16,8 +16,8 @@ import torch
 from attrs import define, field, frozen
 
 from npucompose.bits import same_bytes
-from npucompose.ops import generated
-from npucompose.ops.generated import GeneratedKernel
+from npucompose_replay import generated
+from npucompose_replay.generated import GeneratedKernel
 from npucompose_replay.operands import StorageLayout, layout_of, over
 from npucompose_replay.packed_weights import how_packed, is_opaque, packing
 from npucompose_replay.plan import (

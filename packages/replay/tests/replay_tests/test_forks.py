@@ -13,9 +13,9 @@ import pytest
 import torch
 
 from npucompose.bits import same_bytes
-from npucompose.ops.generated import GeneratedKernel, known
 from npucompose_replay.captured_graph import CapturedGraph
 from npucompose_replay.front.graph_cache import GraphCache
+from npucompose_replay.generated import GeneratedKernel, known
 from npucompose_replay.memory.arena import Arena
 from npucompose_replay.plan import Workers
 from replay_tests.capturing import request

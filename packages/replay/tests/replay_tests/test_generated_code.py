@@ -15,7 +15,6 @@ import torch
 from torch import fx
 
 from npucompose.errors import CaptureError
-from npucompose.ops.generated import GeneratedKernel, known
 from npucompose.recorder import LowerRequest
 from npucompose.schema.experiment import Partial
 from npucompose.vendor.compiler import CompilerOptions
@@ -24,6 +23,7 @@ from npucompose_replay.captured_graph import CapturedGraph
 from npucompose_replay.front.detached import DetachError, detach_call
 from npucompose_replay.front.generated_cache import GeneratedCache
 from npucompose_replay.gate import Refused
+from npucompose_replay.generated import GeneratedKernel, known
 from tests.graph_helpers import same
 
 LIBRARY = ctypes.CDLL(None)

@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from npucompose.errors import ConfigError
-from npucompose.targets.npu_offline import wheel
-from npucompose.targets.npu_offline.simulators import Simulator
+from npucompose.targets.npu_offline import Simulator, wheel
 from npucompose.vendor.devices import device_of
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from attrs import define, field
 from npu_simulator.refusals import runtime_error
 from npucompose.npu.capture.lines import model_line
 from npucompose.npu.capture.rules import CaptureMode, rules
-from npucompose.npu.capture.runtime import Capture, CaptureRuntime
+from npucompose.npu.capture.simulated.runtime import Capture, CaptureRuntime
 
 ONLY_WARNED = (207000,)
 """What a device does not support is a warning of torch_npu's (Ascend/pytorch 9e73e708, core/npu/NPUException.h:147)."""

@@ -20,7 +20,7 @@ from npu_simulator.lacking import refuse, refused
 from npu_simulator.recorder import chrome_trace
 from npu_simulator.refusals import checks, library_error
 from npu_simulator.streams import EXTERNAL, HANDLES
-from npucompose.npu.capture.runtime import DEVICE_TYPE
+from npucompose.npu.capture.simulated.runtime import DEVICE_TYPE
 
 
 class StreamBase(torch.Stream):

@@ -20,10 +20,10 @@ from npu_simulator.captures import RefusingRuntime
 from npu_simulator.randomness import Capturing
 from npu_simulator.recorder import Recorder, enter_below, leave_below
 from npu_simulator.streams import CurrentStreams, StreamPools
-from npucompose.npu.capture.kernels import broken_rule
 from npucompose.npu.capture.lines import model_line
-from npucompose.npu.capture.places import Places
 from npucompose.npu.capture.rules import CaptureMode
+from npucompose.npu.capture.simulated.kernels import broken_rule
+from npucompose.npu.capture.simulated.machine import Places
 from npucompose.races import RaceFinder, Touch
 from npucompose.vendor.devices import Soc, device_of
 

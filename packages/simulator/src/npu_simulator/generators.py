@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from npu_simulator.randomness import ATTEMPTS, Randomness, outside_a_capture
-from npucompose.npu.capture import generators
+from npucompose.npu.capture.simulated import generators
 
 
 def generator_class(device: Randomness) -> type:

@@ -26,8 +26,8 @@ from npu_simulator.recorder import (
 )
 from npu_simulator.refusals import library_error, runtime_error
 from npucompose.npu.capture.lines import model_line
-from npucompose.npu.capture.memory import CaptureMemory
 from npucompose.npu.capture.rules import CAPTURE_MODES, rules
+from npucompose.npu.capture.simulated.memory import CaptureMemory
 from npucompose.races import RaceFinder
 
 LIVE: weakref.WeakSet[SimulatedGraph] = weakref.WeakSet()

@@ -19,7 +19,7 @@ from attrs import define, frozen
 from torch.utils._python_dispatch import _disable_current_modes
 
 from npu_simulator.refusals import library_error
-from npucompose.npu.capture.generators import seed_of
+from npucompose.npu.capture.simulated.generators import seed_of
 
 ATTEMPTS: Mapping[str, str] = {
     "__new__": "construct a new NPUGeneratorImpl",

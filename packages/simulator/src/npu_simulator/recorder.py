@@ -21,8 +21,8 @@ from torch._ops import HigherOrderOperator
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode, _pop_mode, _push_mode
 
 from npu_simulator.randomness import draws
-from npucompose.npu.capture.kernels import custom_body
-from npucompose.npu.capture.memory import USE, written_by
+from npucompose.npu.capture.simulated.kernels import custom_body
+from npucompose.npu.capture.simulated.memory import USE, written_by
 
 FACTORIES = frozenset(
     {"aten::empty", "aten::empty_strided", "aten::empty_like", "aten::new_empty", "aten::new_empty_strided"}

@@ -13,7 +13,7 @@ import warnings
 from collections import Counter
 
 from npu_simulator.refusals import library_error
-from npucompose.npu.capture.runtime import DEVICE_TYPE
+from npucompose.npu.capture.simulated.runtime import DEVICE_TYPE
 
 MOST_DEVICES = 32
 """C10_COMPILE_TIME_MAX_NPUS."""

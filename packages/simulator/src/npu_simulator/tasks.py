@@ -23,7 +23,7 @@ from npu_simulator.device import SimulatedDevice
 from npu_simulator.recorder import RecordedCall, enter_below, leave_below
 from npu_simulator.refusals import library_error
 from npucompose.npu.capture.lines import model_line
-from npucompose.npu.capture.memory import written_by
+from npucompose.npu.capture.simulated.memory import written_by
 
 
 @define(kw_only=True, eq=False)

@@ -20,9 +20,9 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 from npu_simulator.device import SimulatedDevice
 from npucompose.graphs.effects import leaves_in, tensors_in
 from npucompose.npu.capture import lines
-from npucompose.npu.capture.memory import CaptureMemory
-from npucompose.npu.capture.places import Places
-from npucompose.npu.capture.watch import Calls
+from npucompose.npu.capture.simulated.machine import Places
+from npucompose.npu.capture.simulated.memory import CaptureMemory
+from npucompose.npu.capture.simulated.watch import Calls
 
 theirs = lines.is_models
 lines.is_models = lambda file: file != __file__ and theirs(file)  # no line of this file is a script's

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from npucompose.npu.capture.calls import calls
+from npucompose.npu.capture.rules import calls
 from npucompose.vendor.versions import REFERENCE
 from npucompose.vendor.wheel_operators import OF_THE_CPU, PARTS_OF, WheelOperators, name_of, operators
 from simulator_tests.uncompared_operators import NO_GRAPH, Compared, is_out, page, why_no_call

@@ -30,10 +30,10 @@ from npucompose.compose.tree import compose
 from npucompose.errors import CompileError
 from npucompose.experiment.explain import explained
 from npucompose.models.base import Built
-from npucompose.npu.capture import CaptureRuntime
-from npucompose.npu.capture.devices import simulated
-from npucompose.npu.capture.machine import SimulatedMachine
-from npucompose.npu.capture.watch import called
+from npucompose.npu.capture.simulated.devices import simulated
+from npucompose.npu.capture.simulated.machine import SimulatedMachine
+from npucompose.npu.capture.simulated.runtime import CaptureRuntime
+from npucompose.npu.capture.simulated.watch import called
 from npucompose.vendor import wheel_operators
 from npucompose.vendor.versions import REFERENCE
 from npucompose.vendor.wheel_operators import WheelLists

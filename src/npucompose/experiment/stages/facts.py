@@ -18,8 +18,8 @@ from npucompose.targets.vendor_compiled import device_facts, device_texts
 if TYPE_CHECKING:
     from npucompose.compose.comparison import Compared
     from npucompose.compose.session import Session
+    from npucompose.npu.torchair.records import NpuFacts
     from npucompose.results.measured import Numerics, Overwrites
-    from npucompose.results.sinking import NpuFacts
     from npucompose.targets.compilation import Compilation
 
 
@@ -47,7 +47,7 @@ def graphs_account(live: Session) -> dict[str, Any]:
 
 def sinking_facts(live: Session) -> dict[str, Any] | None:
     """The diagnosis of the graphs so far; a later stage's, which may know more of them, replaces an earlier one's."""
-    from npucompose.compose.sinking import sinking_of
+    from npucompose.npu.static_graph.session import sinking_of
 
     found = sinking_of(live)
     return None if found is None else facts_of(found)

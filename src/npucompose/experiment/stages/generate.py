@@ -14,7 +14,7 @@ from npucompose.errors import ConfigError, NpuComposeError
 from npucompose.experiment.stages.benchmark import as_asked
 from npucompose.models.base import Generation, GreedyLoop, Step
 from npucompose.results.measured import OURS, GenerateFacts, GenerationPoint, GenerationTime, Way
-from npucompose.schema.scenario import GENERATE
+from npucompose.schema.experiment import GENERATE
 from npucompose.table.modes import MODES
 from npucompose.table.structure import facts_of
 

@@ -31,7 +31,7 @@ class LegalityStage(Stage["Session"]):
 
     def run(self, live: Session, progress: Callable[[float], None]) -> Facts:
         """A session of its own: the model is built on the simulated machine, and nothing has compiled it before."""
-        from npucompose.compose.capture import capture_of
+        from npucompose.npu.capture.session import capture_of
 
         facts, _, _ = capture_of(type(live)(live.checked))
         return {"legality": facts_of(facts)}

@@ -9,12 +9,11 @@ from collections.abc import Iterator, Sequence
 
 from attrs import evolve, field, frozen
 
-from npucompose.npu.capture.breaks import BRANCH, Break
+from npucompose.npu.capture.reading import BRANCH, Break
+from npucompose.npu.capture.records import CaptureBudgetFacts, CaptureFinding, CaptureLegality, CaptureVerdict
 from npucompose.npu.capture.rules import CaptureMode, rules
-from npucompose.npu.capture.runtime import CaptureRuntime, Refusal
-from npucompose.results.capture import CaptureFinding, CaptureLegality, CaptureVerdict
-from npucompose.results.capture_budget import CaptureBudgetFacts
-from npucompose.results.sinking import Certainty
+from npucompose.npu.capture.simulated.runtime import CaptureRuntime, Refusal
+from npucompose.npu.static_graph.records import Certainty
 
 
 @frozen(kw_only=True)

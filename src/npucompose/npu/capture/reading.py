@@ -1,15 +1,25 @@
-"""What an FX graph shows of the rules of a capture: its operators, without a run. All of it is derived."""
+"""What torch.compile's graphs show of the rules of a capture, without a run: operators, those that TorchAir's in-place
+pass would write, and where torch cuts the model, each with the model's line.
+"""
 
 from __future__ import annotations
 
+import copy
+import linecache
+import logging
+import os
+import re
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
+from attrs import frozen
 from torch import fx
 from torch._ops import OpOverload
+from torch.fx.passes.reinplace import _maybe_get_inplace_op, reinplace
 
-from npucompose.graphs.effects import holds_tensor, is_collective, tensors_in, waits_for
+from npucompose.graphs.effects import holds_tensor, is_collective, stream_labels, tensors_in, waits_for
 from npucompose.graphs.recordable import (
     HIGHER_ORDER,
     MASK,
@@ -21,10 +31,11 @@ from npucompose.graphs.recordable import (
     name_of,
     refused_by_recordings,
 )
-from npucompose.npu.capture.kernels import BrokenRule, broken_rule
-from npucompose.npu.capture.lines import traced_model_line
+from npucompose.npu.capture.lines import is_models, traced_model_line
+from npucompose.npu.capture.records import CaptureFinding
 from npucompose.npu.capture.rules import rules
-from npucompose.results.capture import CaptureFinding
+from npucompose.npu.capture.simulated.kernels import BrokenRule, broken_rule
+from npucompose.vendor.wheel_operators import WheelOperators, operators, overload_of
 
 _RULES = {
     HIGHER_ORDER: "conditional", TO_PYTHON: "host_read", MASK: "data_shape", SHAPE: "data_shape",
@@ -91,3 +102,134 @@ def _finding(node: fx.Node, rule: str, what: str, graph_id: str) -> CaptureFindi
         source=traced_model_line(node.meta.get("stack_trace") or ""),
         standing="derived" if rule != "opaque" else "unknown",
     )
+
+
+# Operators that TorchAir's in-place pass writes into a graph, and that an NPU computes on the CPU: `gelu` becomes
+# `gelu_`, of which torch_npu 2.6.0 has no kernel. The pass is torch.fx.passes.reinplace, run here on a copy.
+
+RULE = "cpu_kernel"
+
+
+def without_kernel(traced: fx.GraphModule, graph_id: str, torch_npu: str, left_out_by: str) -> Iterator[CaptureFinding]:
+    """A finding for each node that the pass puts where no kernel is; `left_out_by`: the option that leaves it out."""
+    wheel = operators(torch_npu)
+    worse = {node.name: form for node in traced.graph.nodes if (form := _worse(node, wheel)) is not None}
+    if not worse:
+        return
+    # With several streams some versions leave the pass out: then it is unknown.
+    written = None if stream_labels(traced.graph) else _written(traced)
+    for node in traced.graph.nodes:
+        form = worse.get(node.name)
+        if form is None or (written is not None and written.get(node.name) is not form):
+            continue
+        row, said = rules().of(RULE), str(form).removesuffix(".default")
+        why = overload_of(wheel.row(form.name()).because).removesuffix(".default")
+        yield CaptureFinding(
+            rule=RULE,
+            code=row.code,
+            also=row.also,
+            what=f"TorchAir's in-place pass makes {said} of {node.target}, which has no kernel for the NPU in "
+            f"{wheel.named}, and is computed on the CPU, by {why}",
+            node=node.name,
+            graph=graph_id,
+            fix=f"compiler.{left_out_by}  # it leaves the pass out",
+            source=traced_model_line(node.meta.get("stack_trace") or ""),
+            standing="derived" if written is not None else "unknown",
+        )
+
+
+def _worse(node: fx.Node, wheel: WheelOperators) -> OpOverload | None:
+    """The operator in place of a node, where the NPU has a kernel for the node's and none for that."""
+    if not isinstance(node.target, OpOverload) or node.target._schema.is_mutable:
+        return None
+    form = _maybe_get_inplace_op(node.target)
+    lacks = form is not None and wheel.row(form.name()).kernel == "cpu"
+    return form if lacks and wheel.row(node.target.name()).runs else None
+
+
+def _written(traced: fx.GraphModule) -> dict[str, Any] | None:
+    """{node: its target behind the pass}; None where the pass does not take the graph here."""
+    trial = fx.GraphModule(traced, copy.deepcopy(traced.graph))
+    given = [_sample(node.meta.get("val")) for node in trial.graph.nodes if node.op == "placeholder"]
+    try:
+        reinplace(trial, *given)
+    except Exception:  # noqa: BLE001  a pass may refuse a graph in any way; the finding says unknown then
+        return None
+    return {node.name: node.target for node in trial.graph.nodes}
+
+
+def _sample(value: Any) -> Any:
+    """Memory of the value's form that holds nothing; a symbol is the number that it was traced with."""
+    if isinstance(value, torch.Tensor):
+        sizes = [_hint(size) for size in value.shape]
+        strides = [_hint(stride) for stride in value.stride()]
+        return torch.empty_strided(sizes, strides, dtype=value.dtype, device="meta")
+    return _hint(value)
+
+
+def _hint(value: Any) -> Any:
+    return value.node.hint if isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)) else value
+
+
+# Where torch.compile cuts a model: its own reasons, each with the model's line.
+
+BRANCH = "which code runs depends on data"
+_RESUMED = re.compile(r"torch_dynamo_resume_in_(\w{1,500}?)_at_\d+")
+
+
+@frozen(kw_only=True)
+class Break:
+    """`Break(reason="Dynamo does not know how to trace …", source="model.py:5 in forward: print(x)")`."""
+
+    reason: str
+    source: str | None
+
+
+@contextmanager
+def recorded_breaks() -> Iterator[list[Break]]:
+    """What torch.compile breaks in here, in order, a line once. Reads the reason that each cut of a graph is given."""
+    from torch._dynamo.output_graph import OutputGraph
+
+    found: list[Break] = []
+    original: Any = OutputGraph.compile_subgraph
+    logger = logging.getLogger("torch._dynamo")
+    level = logger.level
+
+    def compile_subgraph(self: Any, *args: Any, **kwargs: Any) -> Any:
+        reason = next((one for one in (*args, *kwargs.values()) if hasattr(one, "user_stack")), None)
+        if getattr(reason, "graph_break", False):
+            _note_break(found, reason)
+        return original(self, *args, **kwargs)
+
+    OutputGraph.compile_subgraph = compile_subgraph  # type: ignore[method-assign]
+    logger.setLevel(logging.ERROR)  # it warns of what is put down here
+    try:
+        yield found
+    finally:
+        OutputGraph.compile_subgraph = original
+        logger.setLevel(level)
+
+
+def _note_break(found: list[Break], reason: Any) -> None:
+    made = Break(reason=_reason_words(str(reason.reason)), source=_users_line(reason.user_stack))
+    if made.source is None or made.source not in [one.source for one in found]:
+        found.append(made)
+
+
+def _reason_words(reason: str) -> str:
+    """Torch's explanation, else its first line: the rest is about torch itself."""
+    lines = [line.strip() for line in reason.splitlines() if line.strip()]
+    explained = next((line for line in lines if line.startswith("Explanation: ")), "")
+    if lines and lines[0].startswith("generic_jump"):
+        return BRANCH
+    return (explained.removeprefix("Explanation: ") or (lines[0] if lines else "no reason given")).rstrip(".")
+
+
+def _users_line(stack: Any) -> str | None:
+    """Of the innermost frame that is a model's; what goes on after a cut has a name of torch's."""
+    frame = next((one for one in reversed(list(stack)) if is_models(one.filename)), None)
+    if frame is None:
+        return None
+    name = _RESUMED.sub(r"\1", frame.name)
+    code = linecache.getline(frame.filename, frame.lineno).strip()
+    return f"{os.path.basename(frame.filename)}:{frame.lineno} in {name}: {code}"

@@ -11,7 +11,7 @@ from attrs import frozen
 
 from npucompose.npu.static_graph.facts import FxFacts, Op, SinkingQuestion
 from npucompose.npu.static_graph.operators import OperatorTable
-from npucompose.results.sinking import Failure
+from npucompose.npu.static_graph.records import Failure
 from npucompose.vendor.converter_conditions import (
     ARCH35,
     NOT_950,

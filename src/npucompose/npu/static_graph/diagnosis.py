@@ -10,8 +10,21 @@ from collections.abc import Callable, Sequence
 
 from attrs import evolve, frozen
 
-from npucompose.npu.static_graph.facts import Change, FxFacts, GeFacts, Op, SinkingQuestion, UnknownForm
+from npucompose.npu.static_graph.facts import FxFacts, GeFacts, Op, SinkingQuestion, UnknownForm
 from npucompose.npu.static_graph.operators import OperatorTable, Use, fed_slots, geared, sentence, shapes_made_of_values
+from npucompose.npu.static_graph.recompiles import foreseen_recompile, mark_again
+from npucompose.npu.static_graph.records import (
+    UNKNOWN,
+    VERDICTS,
+    Blame,
+    DiagnosisStep,
+    Failure,
+    SinkingFacts,
+    SinkingVerdict,
+    StepId,
+    StepStatus,
+    VerdictName,
+)
 from npucompose.npu.static_graph.verdicts import (
     LEAST_STATIC,
     JudgedGraph,
@@ -23,18 +36,6 @@ from npucompose.npu.static_graph.verdicts import (
     path,
     short,
     unknown_sizes,
-)
-from npucompose.results.sinking import (
-    UNKNOWN,
-    VERDICTS,
-    Blame,
-    DiagnosisStep,
-    Failure,
-    SinkingFacts,
-    SinkingVerdict,
-    StepId,
-    StepStatus,
-    VerdictName,
 )
 from npucompose.table.modes import modes_that
 
@@ -162,15 +163,10 @@ def _sizes(case: Case) -> _Finding:
 def _mark(arguments: Sequence[str], question: SinkingQuestion) -> str:
     names = [argument.partition("[")[0].partition(".")[0] for argument in arguments]
     if names and set(names) <= set(question.marked):
-        return _mark_again(names)
+        return mark_again(names)
     marks = list(dict.fromkeys([*question.mark_static, *names]))
     calls = "; ".join(f"torch._dynamo.mark_static({argument})" for argument in arguments)
     return f"shapes.mark_static=[{','.join(marks)}]  # in Python: {calls}"
-
-
-def _mark_again(names: Sequence[str]) -> str:
-    calls = "; ".join(f"torch._dynamo.mark_static({name})" for name in dict.fromkeys(names))
-    return f"{calls}  # in Python, before every call, not only the first"
 
 
 def _numbers(case: Case) -> _Finding:
@@ -274,32 +270,13 @@ def _again(case: Case) -> _Finding:
     changes = case.question.changes
     if not changes:
         return _Finding(status="ok", evidence=["the calls do not differ in anything that a compilation depends on"])
-    found = [(change, *_recompiles(change, case.question)) for change in changes]
+    found = [(change, *foreseen_recompile(change, case.question)) for change in changes]
     evidence = [
         f"{one.argument} changes its {one.what} from {one.before} to {one.after} in call {one.call}: {words}"
         for one, words, _ in found
     ]
     fixes = [fix for _, _, fix in found if fix is not None]
     return _Finding(status="problem" if fixes else "ok", evidence=evidence, fix=fixes[0] if fixes else None)
-
-
-def _recompiles(change: Change, question: SinkingQuestion) -> tuple[str, str | None]:
-    """(the words, the line that mends it: None where nothing is compiled again)."""
-    if change.what == "length":
-        return "a list of another length is compiled again, whatever `dynamic` says", "pad it to one length"
-    if change.what == "shape" and change.marked:
-        fix = f"leave it unmarked and give it gears: shapes.gears={{{change.argument}.DIMENSION: [sizes]}}"
-        return "it is marked static, so each shape is compiled again", fix
-    if not question.dynamic:
-        words = f"shapes.dynamic=false makes it a constant: one compilation for each {change.what}"
-        if question.dynamic is None:
-            words = f"shapes.dynamic=null: one more compilation, then the {change.what} is a symbol"
-        marks = ",".join(question.arguments)
-        return words, f"shapes=dynamic shapes.mark_static=[{marks}]  # tensors stay constants, numbers become symbols"
-    if change.what == "shape" and change.argument in question.marked:
-        words = "the first call's tensor was marked static and this one is not: the next graph has symbols (path 6)"
-        return words, _mark_again([change.argument])
-    return f"the {change.what} is a symbol: nothing is compiled again", None
 
 
 def _bundle(found: Sequence[DiagnosisStep]) -> _Finding:

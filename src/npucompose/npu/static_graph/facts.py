@@ -7,7 +7,7 @@ from typing import Literal
 
 from attrs import field, frozen
 
-from npucompose.results.sinking import Failure, Undecided
+from npucompose.npu.static_graph.records import Failure, Undecided
 from npucompose.vendor.versions import REFERENCE
 
 ArgumentKind = Literal["constant", "symbols", "tensor", "nothing"]

@@ -17,7 +17,7 @@ from attrs import evolve, frozen
 from npucompose.errors import raise_for, unknown
 from npucompose.input_safety import yaml_loader
 from npucompose.npu.static_graph.facts import FxFacts, GeFacts, Op, SinkingQuestion
-from npucompose.results.sinking import Blame
+from npucompose.npu.static_graph.records import Blame
 from npucompose.schema.experiment import Operator
 from npucompose.table.modes import modes_that
 from npucompose.table.options import option

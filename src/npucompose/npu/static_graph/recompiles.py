@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 from attrs import frozen
 
+from npucompose.npu.static_graph.facts import Change, SinkingQuestion
 from npucompose.results.record import Recompile
 from npucompose.schema.experiment import WORDS, Call, Shapes, dimension_of
 from npucompose.table.modes import modes_that
@@ -271,3 +272,27 @@ _ADVICE: Mapping[Kind, Callable[[Guard, AdviceContext], str]] = {
     "size_value": _size_value,
     "other": lambda guard, asked: "nothing that is known here: the guard's text says what must stay as it was",
 }
+
+
+def mark_again(names: Sequence[str]) -> str:
+    calls = "; ".join(f"torch._dynamo.mark_static({name})" for name in dict.fromkeys(names))
+    return f"{calls}  # in Python, before every call, not only the first"
+
+
+def foreseen_recompile(change: Change, question: SinkingQuestion) -> tuple[str, str | None]:
+    """(the words, the line that mends it: None where nothing is compiled again)."""
+    if change.what == "length":
+        return "a list of another length is compiled again, whatever `dynamic` says", "pad it to one length"
+    if change.what == "shape" and change.marked:
+        fix = f"leave it unmarked and give it gears: shapes.gears={{{change.argument}.DIMENSION: [sizes]}}"
+        return "it is marked static, so each shape is compiled again", fix
+    if not question.dynamic:
+        words = f"shapes.dynamic=false makes it a constant: one compilation for each {change.what}"
+        if question.dynamic is None:
+            words = f"shapes.dynamic=null: one more compilation, then the {change.what} is a symbol"
+        marks = ",".join(question.arguments)
+        return words, f"shapes=dynamic shapes.mark_static=[{marks}]  # tensors stay constants, numbers become symbols"
+    if change.what == "shape" and change.argument in question.marked:
+        words = "the first call's tensor was marked static and this one is not: the next graph has symbols (path 6)"
+        return words, mark_again([change.argument])
+    return f"the {change.what} is a symbol: nothing is compiled again", None

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import frozen
 
-from npucompose.results.sinking import GeGraph
+from npucompose.npu.torchair.records import GeGraph
 
 if TYPE_CHECKING:
-    from npucompose.npu.static_graph import GeFacts
+    from npucompose.npu.static_graph.facts import GeFacts
 
 
 @frozen(kw_only=True, eq=False)
@@ -116,7 +116,7 @@ def graph_facts(loaded: Loaded) -> GeGraph:
 
 def ge_facts(loaded: Loaded) -> GeFacts:
     """What decides whether the graph can sink: sizes of its inputs, who feeds each operator, its options."""
-    from npucompose.npu.static_graph import GeFacts
+    from npucompose.npu.static_graph.facts import GeFacts
 
     operators = loaded.graph.op
     types = {op.name: op.type for op in operators}

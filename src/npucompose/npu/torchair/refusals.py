@@ -32,10 +32,10 @@ from torch.fx.experimental.symbolic_shapes import statically_known_true, sym_eq
 from npucompose.errors import CompileError, first_raised, raise_for, traced_line, unknown
 from npucompose.graphs.recordable import refused_by_torchair
 from npucompose.npu.static_graph.conversions import NUMBERS, OF_FIXED_SIZE, is_scalar, taken_instead
+from npucompose.npu.static_graph.records import Failure, Undecided
 from npucompose.npu.torchair.config import TorchairMode, torchair_mode
 from npucompose.ops.functionalised import ALIASED
 from npucompose.results.graphs import Outside, PassRecord
-from npucompose.results.sinking import Failure, Undecided
 from npucompose.vendor.versions import REFERENCE
 from npucompose.vendor.wheel_operators import CONVERTED_AS, name_of, operators
 

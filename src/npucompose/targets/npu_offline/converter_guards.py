@@ -14,8 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from attrs import frozen
 
-from npucompose.targets.npu_offline.converter_expressions import Expressions, Way
-from npucompose.targets.npu_offline.converter_sources import SourceFile
+from npucompose.targets.npu_offline.converter_expressions import Expressions, SourceFile, Way
 from npucompose.targets.npu_offline.converter_values import (
     LONGEST,
     OPEN_PART,

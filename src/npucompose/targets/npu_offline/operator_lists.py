@@ -23,8 +23,8 @@ from npucompose import private
 from npucompose.input_safety import yaml_loader
 from npucompose.machine import cache_dir
 from npucompose.ops.catalogue import dtype_numbers
+from npucompose.targets.npu_offline.converter_expressions import SourceFile, Wheel, ge_functions, ge_tensor
 from npucompose.targets.npu_offline.converter_guards import always, refusing
-from npucompose.targets.npu_offline.converter_sources import SourceFile, Wheel, ge_functions, ge_tensor
 from npucompose.vendor.converter_conditions import BY_DTYPE, BY_NUMBER
 from npucompose.vendor.wheel_operators import GENUINE, LISTS, WHERE, List, WheelLists, known_lists, same_lists
 

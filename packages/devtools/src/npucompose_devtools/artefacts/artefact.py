@@ -10,8 +10,7 @@ from typing import Literal
 
 from attrs import field, frozen
 
-from npucompose.results.record import Recompile
-from npucompose.results.sinking import (
+from npucompose.npu.static_graph.records import (
     UNKNOWN,
     Blame,
     DiagnosisStep,
@@ -20,6 +19,7 @@ from npucompose.results.sinking import (
     SinkingVerdict,
     StepStatus,
 )
+from npucompose.results.record import Recompile
 
 Form = Literal[
     "torchair_verdict", "torchair_options", "torchair_inputs", "ge_plog", "torch_recompiles",

@@ -15,8 +15,8 @@ from attrs import define, evolve, field
 from npucompose.errors import ConfigError
 from npucompose.npu.capture.codes import error_codes
 from npucompose.npu.capture.rules import rules
+from npucompose.npu.static_graph.records import Certainty
 from npucompose.results.artefacts import CaptureError, FileFacts
-from npucompose.results.sinking import Certainty
 from npucompose_devtools.device_files.tracebacks import (
     GOES_ON,
     IN_A_THREAD,

@@ -21,7 +21,7 @@ from transformers.integrations.moe import (  # pyright: ignore[reportMissingImpo
 
 from npucompose.errors import ConfigError
 from npucompose.models.base import Built, Generation, Inputs, generator, inference
-from npucompose.schema.scenario import Scenario
+from npucompose.schema.experiment import Scenario
 from npucompose_extras.pretrained.small_configs import POSITIONS
 
 FIRST_IDS = 3

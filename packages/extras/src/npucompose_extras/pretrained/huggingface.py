@@ -13,7 +13,7 @@ from attrs import frozen
 
 from npucompose.errors import ConfigError, MissingExtra, did_you_mean
 from npucompose.models.base import Built, Inputs, Model, generator, inference, seeded
-from npucompose.schema.scenario import FORWARD, Scenario, ScenarioName
+from npucompose.schema.experiment import FORWARD, Scenario, ScenarioName
 from npucompose.table.options import CLASS, foreign_config_problems, option
 
 if TYPE_CHECKING:

@@ -20,12 +20,12 @@ from torch import fx
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from npucompose.errors import CaptureError
-from npucompose.ops.generated import GeneratedKernel, arguments
 from npucompose_replay import gate
 from npucompose_replay.capture.kernels import Computes
 from npucompose_replay.capture.ledger import Held
 from npucompose_replay.capture.recorder import GraphRecorder, for_inference, recorder_of
 from npucompose_replay.gate import NOT_RUN
+from npucompose_replay.generated import GeneratedKernel, arguments
 from npucompose_replay.operands import mapped, storage_of
 from npucompose_replay.plan import Plan, Register, RestOfGraph, Root
 

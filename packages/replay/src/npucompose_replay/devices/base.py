@@ -49,7 +49,7 @@ class TargetRecorder:
         self, backend: Backend, graph_module: fx.GraphModule, example_inputs: Sequence[Any]
     ) -> Callable[..., Any]:
         if not self.target.support(backend.mode).fuses:
-            from npucompose.targets.aot import through_aot
+            from npucompose.targets.compilers import through_aot
 
             return through_aot(backend, graph_module, example_inputs)
         return self.through_inductor(backend, graph_module, example_inputs)

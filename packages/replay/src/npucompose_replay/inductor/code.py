@@ -16,8 +16,8 @@ from typing import Any
 import torch
 from attrs import field, frozen
 
-from npucompose.ops.generated import GeneratedKernel, address_of, entry, known
 from npucompose_replay.capture.generated import Observer
+from npucompose_replay.generated import GeneratedKernel, address_of, entry, known
 
 EMPTY, LAID = "empty_strided_cpu", "reinterpret_tensor"
 CHECKS = frozenset({"assert_size_stride", "assert_size_stride_grouped", "assert_tensor_metadata", "assert_alignment"})

@@ -30,7 +30,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from npucompose.graphs import written_inputs
 from npucompose.streams import strip
 from npucompose.table.structure import facts_of
-from npucompose.targets.aot import changed_by_a_plain_wrapper, eager_at_hand, traced_weights
+from npucompose.targets.compilers import changed_by_a_plain_wrapper, eager_at_hand, traced_weights
 from npucompose_replay.counted import CountedNumbers
 from npucompose_replay.inductor import cache as inductor_cache
 from npucompose_replay.inductor import unfused

@@ -20,7 +20,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from npucompose.graphs.recordable import name_of, refused_by_recordings
 from npucompose.streams import strip
-from npucompose.targets.aot import traced_weights
+from npucompose.targets.compilers import traced_weights
 from npucompose_replay.operands import traits_of
 from npucompose_replay.state import fills_empty_memory
 

@@ -19,8 +19,8 @@ from torch._inductor.utils import BoxedBool
 
 from npucompose.graphs import Snapshot
 from npucompose.table.structure import facts_of
-from npucompose.targets.aot import eager_at_hand
 from npucompose.targets.compilation import Compilation
+from npucompose.targets.compilers import eager_at_hand
 from npucompose_replay.inductor import cache as inductor_cache
 from npucompose_replay.inductor.kernels import made_our_way
 from npucompose_replay.inductor.subjects import Subject

@@ -18,7 +18,7 @@ from attrs import define, field
 from torch import fx
 from torch._guards import TracingContext
 
-from npucompose.targets.aot import traced_weights
+from npucompose.targets.compilers import traced_weights
 from npucompose_replay.products.known_forms import called, is_plain, replace
 
 aten, prims = torch.ops.aten, torch.ops.prims

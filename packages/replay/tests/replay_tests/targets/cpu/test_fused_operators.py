@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from npucompose.ops.generated import GeneratedKernel
 from npucompose_replay.capture import generated
+from npucompose_replay.generated import GeneratedKernel
 from replay_tests.op_samples import BY_NAME
 from replay_tests.targets.cpu.fused_operators import ORDER, Verdict, distance, overall, samples, verdict, verdicts
 

@@ -12,7 +12,7 @@ from torch import nn
 
 import npucompose
 from npucompose.errors import CaptureError
-from npucompose.targets.aot import NOT_RECORDED
+from npucompose.targets.compilers import NOT_RECORDED
 
 pytestmark = pytest.mark.usefixtures("fresh_dynamo")
 

@@ -16,7 +16,8 @@ from npucompose.errors import ConfigError
 from npucompose.models.base import Built
 from npucompose.recorder import LowerRequest
 from npucompose.schema.recording import CACHE_OPTIONS
-from npucompose.targets import aot, cuda
+from npucompose.targets import compilers as aot
+from npucompose.targets import cuda
 from npucompose.targets.base import TORCH_COMPILE
 from npucompose.targets.cuda import CudaTarget
 from npucompose.vendor.compiler import CompilerOptions

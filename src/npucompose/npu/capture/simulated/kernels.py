@@ -14,10 +14,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from npucompose.graphs.effects import facts, leaves_in, tensors_in
 from npucompose.graphs.recordable import MASK, RESIZING, SHAPE, TO_PYTHON, why_dependent
-from npucompose.npu.capture.calls import Effect, calls
 from npucompose.npu.capture.lines import model_line
-from npucompose.npu.capture.machine import SimulatedMachine
-from npucompose.npu.capture.memory import USE
+from npucompose.npu.capture.rules import Effect, calls
+from npucompose.npu.capture.simulated.machine import SimulatedMachine
+from npucompose.npu.capture.simulated.memory import USE
 from npucompose.vendor.versions import REFERENCE
 from npucompose.vendor.wheel_operators import PARTS_OF, operators, overload_of
 

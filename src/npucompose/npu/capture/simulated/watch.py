@@ -16,11 +16,17 @@ from torch.overrides import TorchFunctionMode
 from torch.utils import _device
 
 from npucompose.errors import users_line
-from npucompose.npu.capture.kernels import Kernels
 from npucompose.npu.capture.lines import model_line
-from npucompose.npu.capture.machine import SimulatedMachine
-from npucompose.npu.capture.places import DEVICE, Place, names_npu, place_of_device, spelled
-from npucompose.npu.capture.runtime import CAPTURING
+from npucompose.npu.capture.simulated.kernels import Kernels
+from npucompose.npu.capture.simulated.machine import (
+    DEVICE,
+    Place,
+    SimulatedMachine,
+    names_npu,
+    place_of_device,
+    spelled,
+)
+from npucompose.npu.capture.simulated.runtime import CAPTURING
 from npucompose.races import Touch
 
 _DEVICE_GETTER = torch.Tensor.device.__get__  # type: ignore[attr-defined]

@@ -1,5 +1,5 @@
-"""What `npucompose explain --capture` prints: the verdict, what is forbidden with line, code and fix, the options in
-whose light it was judged. Pure: reads results only.
+"""What `npucompose explain --capture` found, and how it is printed: the verdict, what is forbidden with line, code and
+fix, the options in whose light it was judged. The rows are those of a report's page too.
 
 my_model · target=cpu · mode=reduce-overhead                                                        does not capture
   verdict  proven  host_read: aten._local_scalar_dense reads a value on the host at m.py:9 in forward: n = x.item()
@@ -13,15 +13,36 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from attrs import frozen
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from npucompose.report.artefacts import render_printed
-from npucompose.report.words import as_count
-from npucompose.results.capture import CaptureExplanation, CaptureFinding, CaptureLegality, CaptureVerdict
-from npucompose.results.capture_budget import CaptureBudgetFacts, CaptureRange
+from npucompose.npu.capture.artefacts import render_printed
+from npucompose.npu.capture.records import (
+    CaptureBudgetFacts,
+    CaptureFinding,
+    CaptureLegality,
+    CaptureRange,
+    CaptureVerdict,
+)
 from npucompose.schema.sizes import as_bytes
+
+
+@frozen(kw_only=True)
+class CaptureExplanation:
+    """What `npucompose explain --capture` found."""
+
+    asked: Mapping[str, str]
+    """{group: choice} of what was explained."""
+    capture: CaptureLegality
+    printed: tuple[str, ...] = ()
+    """Lines that the model printed meanwhile."""
+    trace_s: float
+    """Seconds of torch.compile's trace."""
+    judge_s: float
+    """Seconds of the run under the simulated capture and of the judgement."""
+
 
 STYLES: Mapping[CaptureVerdict, str] = {
     "captures": "green", "does not capture": "bold red", "captures with races": "bold red", "unknown": "yellow",
@@ -40,7 +61,7 @@ def render(explanation: CaptureExplanation, console: Console) -> None:
     head = Table.grid(expand=True, padding=(0, 1))
     head.add_column(ratio=1)
     head.add_column(justify="right", no_wrap=True)
-    head.add_row(Text(_title(explanation.asked), style="bold"), Text(facts.verdict, style=STYLES[facts.verdict]))
+    head.add_row(Text(asked_words(explanation.asked), style="bold"), Text(facts.verdict, style=STYLES[facts.verdict]))
     console.print(head)
     render_facts(facts, console)
     render_printed(explanation.printed, console)
@@ -135,11 +156,12 @@ def _sizes_words(found: CaptureBudgetFacts) -> str:
         return "the one size that is called"
     shown = [str(one.size) for one in found.sizes[:SIZES_SHOWN]]
     more = f", … {found.sizes[-1].size}" if len(found.sizes) > SIZES_SHOWN else ""
-    return f"{as_count(len(found.sizes), 'size')} ({found.sizes_of}: {', '.join(shown)}{more})"
+    return f"{len(found.sizes)} sizes ({found.sizes_of}: {', '.join(shown)}{more})"
 
 
-def _title(asked: Mapping[str, str]) -> str:
-    return " · ".join(choice if group == "model" else f"{group}={choice}" for group, choice in asked.items())
+def asked_words(asked: Mapping[str, str]) -> str:
+    """`mlp · target=cpu · mode=eager`."""
+    return " · ".join(choice if group in ("model", "file") else f"{group}={choice}" for group, choice in asked.items())
 
 
 def _verdict(facts: CaptureLegality) -> tuple[Text, Text, Text]:

@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from npucompose.machine import compiler
-from npucompose.ops import generated
-from npucompose.ops.generated import GeneratedKernel
+from npucompose_replay import generated
+from npucompose_replay.generated import GeneratedKernel
 
 SOURCE = """
 #include <sys/syscall.h>

@@ -1,18 +1,24 @@
-"""Where a tensor would lie on a machine with an NPU, while all of them lie on this one's memory.
-
-What the model is called with, its parameters and buffers and what kernels make of them lie on the device; what is made
-without a device, or for the CPU, lies on the host. A storage is the device's unless it was put down as the host's.
-"""
+"""The machine that a model under the simulated capture believes to run on: its runtime, where its tensors lie, the
+current stream of each thread."""
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any, Literal
 
 import torch
 from torch import nn
 
 from npucompose.graphs.effects import tensors_in
+from npucompose.npu.capture.simulated.memory import CaptureMemory
+from npucompose.npu.capture.simulated.runtime import DEFAULT, CaptureRuntime
+
+# Where a tensor would lie on a machine with an NPU, while all of them lie on this one's memory.
+# What the model is called with, its parameters and buffers and what kernels make of them lie on the device; what is
+# made without a device, or for the CPU, lies on the host. A storage is the device's unless it was put down as the
+# host's.
 
 Place = Literal["device", "host", "pinned"]
 DEVICE = torch.device("cpu", 0)
@@ -95,3 +101,49 @@ def names_npu(device: Any) -> bool:
 def spelled(device: Any) -> str:
     """A device as the model's author knows it: `npu:0`, whatever stands for it here."""
     return "npu:0" if isinstance(device, torch.device) and device == DEVICE else str(device)
+
+
+class SimulatedMachine:
+    """`SimulatedMachine(CaptureRuntime())`: nothing is captured yet."""
+
+    def __init__(self, runtime: CaptureRuntime) -> None:
+        self.runtime = runtime
+        self.places = Places()
+        self.memory = CaptureMemory(self.places.on_host)
+        self.used: set[str] = set()
+        """Lines that call streams, events or collectives: torch.compile cannot trace them here."""
+        self.registered: list[Any] = []
+        """Generators that a graph was given."""
+        self.draws: dict[str, None] = {}
+        """Lines that draw random numbers on the device, in order."""
+        self.generator: Any = None
+        """That of the call that is being made: torch wraps it anew for each operator."""
+        self.quiet = False
+        """What is called now asks for data on this machine and not on a device."""
+        self._streams: dict[int, list[int]] = {}
+
+    @property
+    def streams(self) -> list[int]:
+        """This thread's: the current one is the last, and a thread begins on the default stream."""
+        return self._streams.setdefault(threading.get_ident(), [DEFAULT])
+
+    @property
+    def stream(self) -> int:
+        return self.streams[-1]
+
+    def note_use(self, line: str | None) -> None:
+        if self.runtime.capturing and line is not None:
+            self.used.add(line)
+
+    def note_draw(self, line: str | None) -> None:
+        if self.runtime.capturing and line is not None:
+            self.draws[line] = None
+
+    @contextmanager
+    def quietly(self) -> Iterator[None]:
+        """What torch does in here is this machine's own business."""
+        before, self.quiet = self.quiet, True
+        try:
+            yield
+        finally:
+            self.quiet = before

@@ -11,9 +11,8 @@ from typing import Any
 import torch
 
 from npucompose.npu.capture.lines import model_line
-from npucompose.npu.capture.machine import SimulatedMachine
-from npucompose.npu.capture.places import DEVICE
-from npucompose.npu.capture.runtime import CAPTURING, DEFAULT, DEVICE_TYPE
+from npucompose.npu.capture.simulated.machine import DEVICE, SimulatedMachine
+from npucompose.npu.capture.simulated.runtime import CAPTURING, DEFAULT, DEVICE_TYPE
 
 _EVENTS = itertools.count(1)
 _POOLS = itertools.count(1)

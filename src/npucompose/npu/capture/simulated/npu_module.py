@@ -13,9 +13,9 @@ from typing import Any
 
 import torch
 
-from npucompose.npu.capture.calls import CaptureCall, calls
-from npucompose.npu.capture.generators import Seeds
-from npucompose.npu.capture.streams import Api
+from npucompose.npu.capture.rules import CaptureCall, calls
+from npucompose.npu.capture.simulated.generators import Seeds
+from npucompose.npu.capture.simulated.streams import Api
 from npucompose.vendor.devices import device_of
 
 

@@ -16,7 +16,7 @@ from attrs import define
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from npucompose.graphs.effects import facts, tensors_in
-from npucompose.npu.capture.allocator import Block, CachingPool
+from npucompose.npu.capture.pool import Block, CachingPool
 from npucompose.races import Span, Touch
 
 USE = "aten::record_stream"

@@ -1,9 +1,12 @@
-"""The question of sinking, asked of a session: what of the experiment and of its calls decides the answer."""
+"""The question of sinking, asked of a session: it compiles as far as the verdicts need, and what of the experiment and
+of its calls decides the answer is put beside the graphs.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
+from time import perf_counter
 from typing import Any
 
 from attrs import evolve
@@ -11,14 +14,115 @@ from attrs import evolve
 from npucompose.compose.calls import is_static, unmarked, varied
 from npucompose.compose.check import TILING_SINK, Checked
 from npucompose.compose.session import Session
-from npucompose.errors import NpuComposeError, users_line
+from npucompose.console import prints_apart
+from npucompose.errors import CompileError, ConfigError, NpuComposeError, listed, users_line
+from npucompose.graphs.inherited import inherited_errors
 from npucompose.models.inputs import tensors_of
-from npucompose.npu.static_graph import Change, FxFacts, SinkingQuestion, UnknownForm, diagnose, not_compiled, not_known
+from npucompose.npu.static_graph.diagnosis import diagnose, not_compiled, not_known
+from npucompose.npu.static_graph.explanation import Explanation
+from npucompose.npu.static_graph.facts import Change, FxFacts, SinkingQuestion, UnknownForm
+from npucompose.npu.static_graph.records import Failure, SinkingFacts, Undecided
 from npucompose.ops.forms import FormCheck
-from npucompose.ops.npu import NoShape, breaking_where_unknown
-from npucompose.results.sinking import Failure, SinkingFacts, Undecided
+from npucompose.ops.npu import NoShape, breaking_where_unknown, forms_for_values
+from npucompose.results.graphs import named
 from npucompose.schema.experiment import Call
 from npucompose.targets.vendor_compiled import ge_facts
+from npucompose.vendor.compiler import implied_by
+
+
+def explained(session: Session, asked: Mapping[str, str], also: Iterable[str] = ()) -> Explanation:
+    """The explanation of a session that has compiled nothing yet, made in this process.
+
+    `asked` is the head of the answer, `also` what else is to be noted.
+    """
+    session.materialised.backend.reads_only = session.materialised.genuine is None
+    session.materialised.backend.forms = forms = FormCheck()
+    with forms_for_values() as formed, prints_apart() as printed:
+        session.built  # noqa: B018  the model is no part of the compilation
+        begun = perf_counter()
+        try:
+            error = _compiled(session)
+        except Exception:
+            if not forms.contradictions:
+                raise
+            error = None  # the next operator has come upon what the kernel gave
+        compiled = perf_counter()
+        if isinstance(error, NoShape):
+            facts = sinking_without_shape(session, error)
+        else:
+            facts = sinking_of(session) if error is None else sinking_after(session, error)
+        if facts is not None and forms.contradictions:
+            facts = sinking_contradicted(session, facts, forms)
+    if facts is None:
+        raise CompileError("torch.compile made no graph: the model computes nothing that torch could compile.")
+    return Explanation(
+        asked=asked,
+        sinking=facts,
+        compile_s=compiled - begun,
+        diagnosis_s=perf_counter() - compiled,
+        implied=implied_by(session.experiment.compiler, session.experiment.mode.name),
+        recording=tuple(_recording(session)),
+        printed=tuple(printed),
+        notes=(
+            *(found.words(graph) for graph, found in session.overwrites.items()),
+            *_inherited(session),
+            *_without_values(formed),
+            *also,
+        ),
+    )
+
+
+def _inherited(session: Session) -> Iterator[str]:
+    """What torch itself computes otherwise than eager in this mode, as far as the graphs show it."""
+    mode = session.experiment.mode.name
+    fuses, rows = session.checked.target.support(mode).fuses, inherited_errors().rows
+    for one in session.materialised.backend.compilations:
+        here = (found for found in one.inherited if rows[found.row].holds(fuses=fuses))
+        yield from (found.words(one.id, mode, fuses=fuses) for found in here)
+
+
+def _without_values(formed: Collection[str]) -> Iterator[str]:
+    """What the verdicts rest on where operators had no kernel here."""
+    if formed:
+        names = listed(f"npu.{name}" for name in sorted(formed))
+        yield f"no kernel here computes {names}: results had their form, by meta functions, and zeros for values."
+
+
+def _compiled(session: Session) -> NpuComposeError | None:
+    """Compile the first call, and declared calls that leave an input unmarked: whether their graph is symbolic, only
+    its compilation shows. What the backend refused is an answer; other errors are raised.
+    """
+    from torch._dynamo.exc import BackendCompilerFailed
+
+    try:
+        session.compilations  # noqa: B018  the first call compiles
+        for at, call in enumerate(session.calls):
+            if unmarked(call):
+                session.call(session.compiled, session.inputs(at, call))
+    except ConfigError:
+        raise
+    except NpuComposeError as error:
+        refused = any(one.failure is not None for one in session.materialised.backend.compilations)
+        if isinstance(error.__cause__, BackendCompilerFailed) and not refused:
+            raise
+        return error
+    return None
+
+
+def _recording(session: Session) -> Iterator[str]:
+    """How each graph would be cut, and what would be refused."""
+    backend = session.materialised.backend
+    for one in backend.compilations:
+        if one.planned is None or not one.planned.outside:
+            continue
+        if backend.partial == "refuse":
+            yield f"{one.id}: compile.partial=refuse refuses this graph: {named(one.planned.outside)}"
+        else:
+            yield f"{one.id}: {one.planned.words}"
+    yield from (found.why for found in backend.effective())
+
+
+# The question of sinking, asked of a session: what of the experiment and of its calls decides the answer.
 
 LOWER_LIMIT = "experimental_config.static_model_ops_lower_limit"
 

@@ -8,10 +8,9 @@ from typing import Any
 
 import torch
 
-from npucompose.npu.capture.calls import calls
 from npucompose.npu.capture.lines import model_line
-from npucompose.npu.capture.machine import SimulatedMachine
-from npucompose.npu.capture.places import place_of_device
+from npucompose.npu.capture.rules import calls
+from npucompose.npu.capture.simulated.machine import SimulatedMachine, place_of_device
 
 _BYTES = 8
 """Of a seed, and of an offset, in a generator's state."""

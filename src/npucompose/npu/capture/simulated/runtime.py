@@ -12,8 +12,7 @@ from collections.abc import Callable, Iterable
 
 from attrs import define, field, frozen
 
-from npucompose.npu.capture.races import RULES, missing_wait, words
-from npucompose.npu.capture.rules import CaptureMode, rules
+from npucompose.npu.capture.rules import RULE_OF_RACE, CaptureMode, missing_wait, race_words, rules
 from npucompose.races import Race, RaceFinder, Touch
 
 DEFAULT, CAPTURING = 0, 1
@@ -171,8 +170,8 @@ class CaptureRuntime:
         name = self._named(capture)
         for race in capture.races.races:
             if capture.lost or not _is_loose(capture, race, race.first.stream):
-                what, fix = words(race, name), missing_wait(race, name)
-                self.refuse(RULES[race.kind], what, race.then.source, sure=race.sure, fix=fix)
+                what, fix = race_words(race, name), missing_wait(race, name)
+                self.refuse(RULE_OF_RACE[race.kind], what, race.then.source, sure=race.sure, fix=fix)
 
     def _named(self, capture: Capture) -> Callable[[int], str]:
         def name(stream: int) -> str:
