@@ -6,8 +6,8 @@ import pytest
 from attrs import evolve
 
 from npucompose.compose.check import Checked, check
-from npucompose.compose.legality import DEVICE_RULES, judged
-from npucompose.compose.legality_case import LegalityCase
+from npucompose.compose.legality import DEVICE_RULES
+from npucompose.compose.legality_case import LegalityCase, judged
 from npucompose.compose.tree import compose
 from npucompose.errors import ConfigError, PlanError
 from npucompose.vendor.devices import ATLAS_A2

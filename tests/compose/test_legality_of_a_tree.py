@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from npucompose.compose.legality import COMPILE_RULES, GEAR_RULES, INDUCTOR_RULES, PASS_RULES, judged
-from npucompose.compose.legality_case import LegalityCase
+from npucompose.compose.legality import COMPILE_RULES, GEAR_RULES, INDUCTOR_RULES, PASS_RULES
+from npucompose.compose.legality_case import LegalityCase, judged
 from npucompose.errors import ConfigError
 from npucompose.passes.scopes import StreamPlan
 from npucompose.passes.simplify import Cse

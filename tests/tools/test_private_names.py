@@ -2,7 +2,6 @@
 
 `# private: why` behind a line or above it is such a Note, `# Note [Private names]` that of a whole file. What was
 there before this rule is counted in `private_names.yaml`, which only gets shorter.
-shorter.
 """
 
 from __future__ import annotations

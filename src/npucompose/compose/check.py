@@ -14,8 +14,8 @@ import attrs
 from attrs import evolve, frozen
 
 from npucompose.compose.conf import located
-from npucompose.compose.legality import effective_options, judged
-from npucompose.compose.legality_case import LegalityCase, scenario_problems, unread_sizes
+from npucompose.compose.legality import effective_options
+from npucompose.compose.legality_case import LegalityCase, judged, scenario_problems, unread_sizes
 from npucompose.compose.tree import COMMAND_LINE, DEFAULT, Composed
 from npucompose.compose.untrusted_config import address_problems, path_problems
 from npucompose.errors import ConfigError, listed, raise_for

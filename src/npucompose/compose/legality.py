@@ -19,8 +19,19 @@ from typing import Any
 import attrs
 from attrs import asdict
 
-from npucompose.compose.legality_case import ALWAYS, NEVER, STRICT, STRICTEST, LegalityCase, Objection, Rule, idle
-from npucompose.errors import listed, raise_for
+from npucompose.compose.legality_case import (
+    ALWAYS,
+    NEVER,
+    STRICT,
+    STRICTEST,
+    LegalityCase,
+    Objection,
+    Rule,
+    idle,
+    judged,
+    why_idle,
+)
+from npucompose.errors import listed
 from npucompose.passes.base import Pass
 from npucompose.passes.scopes import CoreLimit
 from npucompose.results.effective import Effective
@@ -50,14 +61,6 @@ def effective_options(
     return judged(RULES, LegalityCase(experiment=experiment, target=target, passes=passes))
 
 
-def judged(rules: Sequence[Rule], asked: LegalityCase) -> tuple[Effective, ...]:
-    """What these rules find; ConfigError with everything that is refused."""
-    found = [one for rule in rules for one in rule(asked)]
-    problems = [one.sentence for one in found if asked.experiment.strict in one.refused_by]
-    raise_for(problems)
-    return tuple(one.idle for one in found if one.idle)
-
-
 # Where an option acts, as its field says.
 
 
@@ -82,24 +85,6 @@ def _idle_fields(section: str, holder: Any, asked: LegalityCase) -> Iterator[Obj
             given, instead = (dict(value), None) if whole else (value, False)
             sentence = f"{option}: {why}." if whole or not asked.mode.compiles else f"{why}."
             yield idle(option, given, why, refused_by, effective=instead, sentence=sentence)
-
-
-def why_idle(acts: Acts, option: str, asked: LegalityCase) -> tuple[str, tuple[str, ...]]:
-    """(why an option does nothing here, which `strict` refuses it); an empty text where it acts."""
-    mode, target = asked.mode, asked.target.name
-    if asked.can(acts.can) or (acts.without_compiling and not mode.compiles):
-        return "", NEVER
-    words, has, they = (acts.words, "have", "they take") if acts.words else (option, "has", "it takes")
-    if acts.mode == "compiles":
-        if not mode.compiles:
-            return f"mode={mode.name} compiles nothing", NEVER
-        own = asked.target.why_idle(option, mode.name)
-        return own or f"{words} {has} no meaning on target={target} in mode={mode.name}", STRICTEST
-    if not getattr(mode, acts.mode):
-        where = f"{they} effect in: {listed(modes_that(acts.mode))}"
-        why = f"{words} {has} no effect in mode={mode.name}{acts.aside}; {where}"
-        return why, STRICT if mode.compiles else STRICTEST
-    return f"{words} {has} no meaning on target={target}", STRICTEST
 
 
 # Options of the compilers.

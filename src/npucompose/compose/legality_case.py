@@ -8,11 +8,13 @@ from typing import Any, NamedTuple
 import attrs
 from attrs import frozen
 
+from npucompose.errors import listed, raise_for
 from npucompose.models.base import Model
 from npucompose.passes.base import Pass
 from npucompose.results.effective import Effective
 from npucompose.schema.experiment import FORWARD, Experiment, Scenario
-from npucompose.table.modes import ModeSpec
+from npucompose.table.modes import ModeSpec, modes_that
+from npucompose.table.options import Acts
 from npucompose.targets.base import Target
 
 NEVER, STRICTEST, STRICT, ALWAYS = (), ("all",), ("mode", "all"), ("off", "mode", "all")
@@ -55,6 +57,32 @@ def idle(
 
 
 Rule = Callable[[LegalityCase], Iterable[Objection]]
+
+
+def judged(rules: Sequence[Rule], asked: LegalityCase) -> tuple[Effective, ...]:
+    """What these rules find; ConfigError with everything that is refused."""
+    found = [one for rule in rules for one in rule(asked)]
+    problems = [one.sentence for one in found if asked.experiment.strict in one.refused_by]
+    raise_for(problems)
+    return tuple(one.idle for one in found if one.idle)
+
+
+def why_idle(acts: Acts, option: str, asked: LegalityCase) -> tuple[str, tuple[str, ...]]:
+    """(why an option does nothing here, which `strict` refuses it); an empty text where it acts."""
+    mode, target = asked.mode, asked.target.name
+    if asked.can(acts.can) or (acts.without_compiling and not mode.compiles):
+        return "", NEVER
+    words, has, they = (acts.words, "have", "they take") if acts.words else (option, "has", "it takes")
+    if acts.mode == "compiles":
+        if not mode.compiles:
+            return f"mode={mode.name} compiles nothing", NEVER
+        own = asked.target.why_idle(option, mode.name)
+        return own or f"{words} {has} no meaning on target={target} in mode={mode.name}", STRICTEST
+    if not getattr(mode, acts.mode):
+        where = f"{they} effect in: {listed(modes_that(acts.mode))}"
+        why = f"{words} {has} no effect in mode={mode.name}{acts.aside}; {where}"
+        return why, STRICT if mode.compiles else STRICTEST
+    return f"{words} {has} no meaning on target={target}", STRICTEST
 
 
 # Which scenario an experiment can have: what its model, its mode and its other requests leave of it.
