@@ -270,19 +270,19 @@ def test_a_build_that_was_started_goes_on_beside_its_caller_and_is_waited_for(
 
 
 def test_a_program_that_ends_waits_for_no_build(empty_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    go, threads = threading.Event(), list[threading.Thread]()
+    begun, go, threads = threading.Event(), threading.Event(), list[threading.Thread]()
 
     def building() -> None:
         threads.append(threading.current_thread())
+        begun.set()
         go.wait(20)
 
     monkeypatch.setattr(build, "state", lambda: build.BuildState(kind="not built", words=""))
     monkeypatch.setattr(build, "_build_beside", building)
-    before = threading.active_count()
     build.start()
-    assert threading.active_count() == before + 1
+    assert begun.wait(20), "it runs beside the caller, who goes on"
+    assert [(thread.daemon, thread.is_alive()) for thread in threads] == [(True, True)]
     go.set()
-    assert [thread.daemon for thread in threads] == [True]
 
 
 def test_a_build_that_was_started_and_failed_says_so_where_it_is_needed_and_is_not_tried_again(
