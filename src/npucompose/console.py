@@ -10,7 +10,7 @@ import io
 import os
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout, suppress
 from functools import cache
 from typing import TYPE_CHECKING, Any, TextIO, cast
@@ -19,6 +19,8 @@ from npucompose.errors import visible
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
 
 
 PIPED = 120
@@ -51,6 +53,36 @@ def _kind() -> type[Console]:
             raise
 
     return Guarded
+
+
+def asked_words(asked: Mapping[str, str]) -> str:
+    """`mlp · target=cpu · mode=eager` of {group: choice}."""
+    return " · ".join(choice if group in ("model", "file") else f"{group}={choice}" for group, choice in asked.items())
+
+
+def head(title: str, answer: Text) -> Table:
+    """The first line of an answer: what was asked, and at the right what was found."""
+    from rich.table import Table
+    from rich.text import Text
+
+    made = Table.grid(expand=True, padding=(0, 1))
+    made.add_column(ratio=1)
+    made.add_column(justify="right", no_wrap=True)
+    made.add_row(Text(title, style="bold"), answer)
+    return made
+
+
+def labelled(rows: Iterable[Sequence[Text]], *, labels: int) -> Table:
+    """Rows of so many labels, which no line breaks, and the words behind them, which go on in the next line."""
+    from rich.table import Table
+
+    made = Table.grid(padding=(0, 2, 0, 0))
+    for _ in range(labels):
+        made.add_column(no_wrap=True)
+    made.add_column(overflow="fold")
+    for row in rows:
+        made.add_row(*row)
+    return made
 
 
 @contextmanager

@@ -11,8 +11,9 @@ import attrs
 from rich.console import Console
 from rich.text import Text
 
+from npucompose.console import asked_words
 from npucompose.errors import ConfigError, unknown
-from npucompose.npu.capture.explanation import CaptureExplanation, asked_words
+from npucompose.npu.capture.explanation import CaptureExplanation
 from npucompose.npu.static_graph.explanation import Explanation
 from npucompose.report.terminal import rows
 from npucompose.results.effective import COMMAND_LINE, DEFAULT, Setting

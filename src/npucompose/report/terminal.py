@@ -30,6 +30,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from npucompose.console import head
 from npucompose.npu.static_graph.explanation import path_words, verdicts_words
 from npucompose.npu.torchair.records import NpuFacts
 from npucompose.report import plan_words, words
@@ -46,12 +47,8 @@ BROKEN = "\x1e"
 
 def render(report: Report, console: Console, path: Path | str | None = None) -> None:
     """Print the account; `path` is where report.json lies. 80 columns are enough; colours only on a terminal."""
-    head = Table.grid(expand=True, padding=(0, 1))
-    head.add_column(ratio=1)
-    head.add_column(justify="right", no_wrap=True)
     status = Text(words.status_words(report), style=words.STATUS_STYLES.get(report.status, "bold red"))
-    head.add_row(Text(_title(report), style="bold"), status)
-    console.print(head)
+    console.print(head(_title(report), status))
     body = Table.grid(padding=(0, 2, 0, 0))
     body.add_column(style="dim", no_wrap=True)
     body.add_column(overflow="fold")

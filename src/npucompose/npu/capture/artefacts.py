@@ -7,9 +7,9 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
+from npucompose.console import labelled
 from npucompose.results.artefacts import CapturedGraph, CaptureError
 
 NO_CODE = "no code"
@@ -34,16 +34,8 @@ def render(errors: Sequence[CaptureError], captured: Sequence[CapturedGraph], co
     """Nothing where there is nothing of it."""
     if not errors and not captured:
         return
-    body = Table.grid(padding=(0, 2, 0, 0))
-    body.add_column(no_wrap=True)
-    body.add_column(no_wrap=True)
-    body.add_column(overflow="fold")
-    for row in _errors(errors):
-        body.add_row(*row)
-    for graph in captured:
-        for row in _graph(graph):
-            body.add_row(*row)
-    console.print(body)
+    rows = (*_errors(errors), *(row for graph in captured for row in _graph(graph)))
+    console.print(labelled(rows, labels=2))
 
 
 def render_printed(lines: Sequence[str], console: Console) -> None:

@@ -15,9 +15,9 @@ from collections.abc import Iterator, Mapping
 
 from attrs import frozen
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
+from npucompose.console import asked_words, head, labelled
 from npucompose.npu.capture.artefacts import render_printed
 from npucompose.npu.capture.records import (
     CaptureBudgetFacts,
@@ -58,11 +58,7 @@ SHOWN = 30
 def render(explanation: CaptureExplanation, console: Console) -> None:
     """Print it; 80 columns are enough; colours only on a terminal."""
     facts = explanation.capture
-    head = Table.grid(expand=True, padding=(0, 1))
-    head.add_column(ratio=1)
-    head.add_column(justify="right", no_wrap=True)
-    head.add_row(Text(asked_words(explanation.asked), style="bold"), Text(facts.verdict, style=STYLES[facts.verdict]))
-    console.print(head)
+    console.print(head(asked_words(explanation.asked), Text(facts.verdict, style=STYLES[facts.verdict])))
     render_facts(facts, console)
     render_printed(explanation.printed, console)
     times = f"  traced in {explanation.trace_s:.2f} s, judged in {explanation.judge_s:.2f} s"
@@ -71,19 +67,12 @@ def render(explanation: CaptureExplanation, console: Console) -> None:
 
 def render_facts(facts: CaptureLegality, console: Console) -> None:
     """The verdict, the findings, the options."""
-    body = Table.grid(padding=(0, 2, 0, 0))
-    body.add_column(no_wrap=True)
-    body.add_column(no_wrap=True)
-    body.add_column(overflow="fold")
-    for row in (_verdict(facts), _options(facts), *_findings(facts), *_notes(facts)):
-        body.add_row(*row)
-    console.print(body)
-    budget = Table.grid(padding=(0, 2, 0, 0))
-    budget.add_column(no_wrap=True)
-    budget.add_column(overflow="fold")
-    for label, words in budget_lines(facts):
-        budget.add_row(Text(f"  {label}"), Text(words, style="dim" if label == UNKNOWN else ""))
-    console.print(budget)
+    console.print(labelled((_verdict(facts), _options(facts), *_findings(facts), *_notes(facts)), labels=2))
+    budget = [
+        (Text(f"  {label}"), Text(words, style="dim" if label == UNKNOWN else ""))
+        for label, words in budget_lines(facts)
+    ]
+    console.print(labelled(budget, labels=1))
 
 
 def captured_rows(facts: CaptureLegality | None) -> list[tuple[str, str, str, str, str]]:
@@ -157,11 +146,6 @@ def _sizes_words(found: CaptureBudgetFacts) -> str:
     shown = [str(one.size) for one in found.sizes[:SIZES_SHOWN]]
     more = f", … {found.sizes[-1].size}" if len(found.sizes) > SIZES_SHOWN else ""
     return f"{len(found.sizes)} sizes ({found.sizes_of}: {', '.join(shown)}{more})"
-
-
-def asked_words(asked: Mapping[str, str]) -> str:
-    """`mlp · target=cpu · mode=eager`."""
-    return " · ".join(choice if group in ("model", "file") else f"{group}={choice}" for group, choice in asked.items())
 
 
 def _verdict(facts: CaptureLegality) -> tuple[Text, Text, Text]:

@@ -13,11 +13,10 @@ from collections.abc import Iterator, Mapping
 
 from attrs import frozen
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
+from npucompose.console import asked_words, head, labelled
 from npucompose.npu.capture import artefacts
-from npucompose.npu.capture.explanation import asked_words
 from npucompose.npu.static_graph.records import (
     Blame,
     DiagnosisStep,
@@ -89,11 +88,7 @@ KINDS: Mapping[GraphKind, str] = {
 
 def render(explanation: Explanation, console: Console) -> None:
     """Print it; 80 columns are enough; colours only on a terminal."""
-    head = Table.grid(expand=True, padding=(0, 1))
-    head.add_column(ratio=1)
-    head.add_column(justify="right", no_wrap=True)
-    head.add_row(Text(asked_words(explanation.asked), style="bold"), Text(_answer(explanation), style="bold"))
-    console.print(head)
+    console.print(head(asked_words(explanation.asked), Text(_answer(explanation), style="bold")))
     for sentence in explanation.recording:
         console.print(Text(f"  {sentence}", style="yellow"))
     if _says_something(explanation):
@@ -125,13 +120,7 @@ def _says_something(explanation: Explanation) -> bool:
 
 def render_facts(facts: SinkingFacts, console: Console) -> None:
     """The verdicts, the blame and the steps."""
-    body = Table.grid(padding=(0, 2, 0, 0))
-    body.add_column(no_wrap=True)
-    body.add_column(no_wrap=True)
-    body.add_column(overflow="fold")
-    for row in (*_verdicts(facts), *_blame(facts.blame), *_steps(facts.steps)):
-        body.add_row(*row)
-    console.print(body)
+    console.print(labelled((*_verdicts(facts), *_blame(facts.blame), *_steps(facts.steps)), labels=2))
 
 
 def _verdicts(facts: SinkingFacts) -> Iterator[tuple[Text, Text, Text]]:
