@@ -90,7 +90,7 @@ def _shares(a: torch.Tensor, b: torch.Tensor) -> bool:
 def _kept(leaf: Any) -> Any:
     if not isinstance(leaf, torch.Tensor):
         return leaf
-    if type(leaf) not in (torch.Tensor, torch.nn.Parameter) or not is_plain(leaf):
+    if not is_ordinary(leaf):
         try:
             return copy.deepcopy(leaf.detach())
         except Exception:  # noqa: BLE001 - of a tensor of any kind
@@ -135,7 +135,7 @@ def far(a: Any, b: Any, *, exact: bool) -> str:
         return "" if same else f"{a!r:.60} where torch has {b!r:.60}"
     if type(a) is not type(b) or a.dtype != b.dtype or a.shape != b.shape or a.device != b.device:
         return f"{a.dtype}{list(a.shape)} where torch has {b.dtype}{list(b.shape)}"
-    if type(a) not in (torch.Tensor, torch.nn.Parameter) or not is_plain(a):
+    if not is_ordinary(a):
         return ""
     if _is_gone(a) or _is_gone(b):
         return "a tensor whose memory is gone"
@@ -154,6 +154,11 @@ def far(a: Any, b: Any, *, exact: bool) -> str:
     apart = float((x - y).abs().masked_fill(special, 0).max())
     allowed = 0.0 if exact else TOLERANCE.get(a.dtype, 0.0) * (1 + float(y.abs().masked_fill(special, 0).max()))
     return "" if apart <= allowed else f"differs by {apart:.3g}"
+
+
+def is_ordinary(value: Any) -> bool:
+    """A tensor of torch's own class that is plain."""
+    return type(value) in (torch.Tensor, torch.nn.Parameter) and is_plain(value)
 
 
 def is_plain(value: torch.Tensor) -> bool:

@@ -114,18 +114,13 @@ class _Judged:
 
         @functools.cache
         def made() -> Callable[..., Any]:
-            return self._way(name, backend, inputs, context)
+            with tracing(context):
+                return self._way(name, backend, inputs)
 
         return lambda *given: made()(*given)
 
-    def _way(
-        self,
-        name: str,
-        backend: Callable[[], Callable[..., Any]],
-        inputs: list[Any],
-        context: TracingContext | None = None,
-    ) -> Callable[..., Any]:
-        context = context or copy.copy(TracingContext.try_get())
+    def _way(self, name: str, backend: Callable[[], Callable[..., Any]], inputs: list[Any]) -> Callable[..., Any]:
+        context = copy.copy(TracingContext.try_get())
         self._judge.stage(name)
         try:
             with _quiet(), tracing(context), _config(self._judge.mode):

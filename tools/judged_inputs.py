@@ -11,7 +11,7 @@ import torch
 from torch import fx
 
 from npucompose_replay.operands import layout_of
-from tools.judged_calls import far, in_words, is_plain
+from tools.judged_calls import far, in_words, is_ordinary, is_plain
 
 
 class Uncopied(Exception):
@@ -66,7 +66,7 @@ def _constants(graph: fx.GraphModule) -> list[torch.Tensor]:
     values: list[Any] = [
         functools.reduce(lambda at, step: getattr(at, step, None), name.split("."), graph) for name in named
     ]
-    return [value for value in values if type(value) in (torch.Tensor, torch.nn.Parameter) and is_plain(value)]
+    return [value for value in values if is_ordinary(value)]
 
 
 def _leaf(value: Any, of: Any) -> Any:
@@ -92,11 +92,7 @@ class _Copies:
         self._storages: dict[int, torch.UntypedStorage] = {}
         self._dtypes: dict[int, set[torch.dtype]] = {}
         for value in given:
-            if (
-                isinstance(value, torch.Tensor)
-                and type(value) in (torch.Tensor, torch.nn.Parameter)
-                and is_plain(value)
-            ):
+            if is_ordinary(value):
                 self._dtypes.setdefault(value.untyped_storage()._cdata, set()).add(value.dtype)
 
     def row(self) -> list[Any]:
@@ -110,7 +106,7 @@ class _Copies:
         if not isinstance(value, torch.Tensor):
             return value
         try:
-            if type(value) not in (torch.Tensor, torch.nn.Parameter) or not is_plain(value):
+            if not is_ordinary(value):
                 return copy.deepcopy(value.detach())
             layout = layout_of(value)
             if layout.conj or layout.neg:

@@ -114,7 +114,6 @@ class PagedDecode(Network):
         )
 
     def inputs(self, step: int, chance: Generator) -> Inputs:
-
         lengths = [min(self.length + n + step * self.grow, self.longest) for n in range(self.batch)]
         table = block_table(self.batch, self.longest, self.page, chance)
         cos, sin = angles([length - 1 for length in lengths], self.head_dim, self.dtype)
@@ -306,7 +305,6 @@ class MlaDecode(Network):
         )
 
     def inputs(self, step: int, chance: Generator) -> Inputs:
-
         lengths = [self.length + n for n in range(self.batch)]
         table = block_table(self.batch, lengths[-1], self.page, chance)
         cos, sin = (one[:, None, None] for one in angles([length - 1 for length in lengths], self.rope, self.dtype))
